@@ -15,7 +15,9 @@ HELD_OUT_PLAYS = ("pericles", "timon_of_athens")
 
 _SPEAKER = re.compile(r"^ {0,4}([A-Z][A-Za-z'. ]{1,28}?)[.:]?$")
 _SPEAKER_INLINE = re.compile(r"^([A-Z][A-Z' ]{2,28})\. +(\S.*)$")
-_HEADING = re.compile(r"^\W*(ACT|SCENE|PROLOGUE|EPILOGUE|THE END|DRAMATIS|PERSONS|INDUCTION)\b", re.I)
+_HEADING = re.compile(
+    r"^\W*(ACT|SCENE|PROLOGUE|EPILOGUE|THE END|DRAMATIS|PERSONS|INDUCTION)\b", re.I
+)
 _STAGE_DIRECTION = re.compile(r"[\[(][^\])]{0,300}[\])]")
 
 

@@ -84,7 +84,7 @@ class Tokens:
         return cls(torch.tensor(ids), starts)
 
     def sample(self, rng: random.Random, batch: int, length: int) -> torch.Tensor:
-        """``batch`` windows [batch, length], each beginning where a speech begins, as a prompt does."""
+        """``batch`` windows [batch, length], each beginning with a speech, as a prompt does."""
         last = self.ids.numel() - length - 1
         rows = [min(rng.choice(self.starts), last) for _ in range(batch)]
         return torch.stack([self.ids[r : r + length] for r in rows])
@@ -149,7 +149,7 @@ def make_optimizer(model: Any, config: TrainConfig) -> torch.optim.Optimizer:
 
 
 def train(archive: Path, out: Path, config: TrainConfig) -> dict[str, Any]:
-    """Train, keep the weights with the lowest held-out loss in ``out``, return the card's figures."""
+    """Train, keep the weights of the lowest held-out loss in ``out``, return the figures."""
     torch.set_num_threads(config.threads)
     rng = random.Random(config.seed)
     plays = {name: speeches_of(text) for name, text in read_plays(archive).items()}

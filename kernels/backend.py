@@ -1,0 +1,178 @@
+"""Where the Triton kernels can run, and in one sentence why not.
+
+A process is in one of three modes, fixed by the moment Triton is first imported:
+
+- "compiled": the kernels are compiled for the GPU that the tensors are on;
+- "interpreter": `TRITON_INTERPRET=1` was set before; numpy runs the kernels on CPU tensors,
+  about a thousand times slower than torch: for tests and for looking at one launch;
+- "absent": Triton is not installed.
+"""
+
+import importlib.metadata
+import importlib.util
+import os
+import sys
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import torch
+
+Mode = Literal["compiled", "interpreter", "absent"]
+MIN_CAPABILITY = 75  # a T4
+INTERPRETER = 0  # what `architecture` answers there
+
+# Set by `ahead_of_time.compiling_for`: the capability to compile for, although no GPU is here.
+COMPILING_FOR: ContextVar[int | None] = ContextVar("COMPILING_FOR", default=None)
+
+
+@dataclass(frozen=True)
+class Support:
+    """Whether the kernels can run somewhere; `reason` is None when they can."""
+
+    mode: Mode
+    reason: str | None
+
+    @property
+    def ok(self) -> bool:
+        return self.reason is None
+
+
+def triton_mode() -> Mode:
+    """The mode of this process; imports neither triton nor torch."""
+    language = sys.modules.get("triton.language")
+    if hasattr(language, "sum"):  # imported already: how is decided for good
+        interpreted = type(language.sum).__name__ == "InterpretedFunction"
+        return "interpreter" if interpreted else "compiled"
+    if importlib.util.find_spec("triton") is None:
+        return "absent"
+    return "interpreter" if interpreter_requested() else "compiled"
+
+
+def interpreter_requested() -> bool:
+    """Whether `TRITON_INTERPRET` asks for the interpreter, in Triton's own reading of it."""
+    return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "y", "yes", "true", "on")
+
+
+def support(device: "torch.device | str", dtype: "torch.dtype | None" = None) -> Support:
+    """Say whether the kernels can run on `device` with tensors of `dtype` (None: any of them)."""
+    import torch
+
+    mode = triton_mode()
+    if COMPILING_FOR.get() is not None:
+        return Support(mode, _why_not_dtype(torch, mode, COMPILING_FOR.get(), dtype))
+    return _support(torch.device(device), dtype, mode)
+
+
+@lru_cache(maxsize=64)
+def _support(device: "torch.device", dtype: "torch.dtype | None", mode: Mode) -> Support:
+    import torch
+
+    if mode == "absent":
+        why = "Triton is not installed: pip install 'toyserve[triton]' (Linux only)"
+        return Support(mode, why)
+    if mode == "interpreter":
+        why = _why_no_interpreter() or _why_not_dtype(torch, mode, INTERPRETER, dtype)
+        return Support(mode, why)
+    if device.type != "cuda":
+        late = interpreter_requested()
+        why = f"Triton compiles for GPUs, not for {device.type!r}; " + (
+            "TRITON_INTERPRET was set after triton had been imported: restart the process"
+            if late
+            else "set TRITON_INTERPRET=1 before Python starts to step through the kernels slowly"
+        )
+        return Support(mode, why)
+    if not torch.cuda.is_available():
+        return Support(mode, "this torch sees no CUDA device")
+    capability = _capability(device)
+    if capability < MIN_CAPABILITY and torch.version.hip is None:
+        why = f"the GPU's compute capability is {capability / 10}, the kernels need 7.5 or more"
+        return Support(mode, why)
+    return Support(mode, _why_not_dtype(torch, mode, capability, dtype))
+
+
+def _why_not_dtype(torch, mode: Mode, capability: int, dtype: "torch.dtype | None") -> str | None:
+    if dtype is None:
+        return None
+    if dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        return f"the kernels know float32, float16 and bfloat16, not {dtype}"
+    if dtype == torch.bfloat16 and mode == "interpreter":
+        return "Triton's interpreter multiplies bfloat16 wrongly: use float32 or float16 there"
+    if dtype == torch.bfloat16 and capability < 80:
+        return f"compute capability {capability / 10} has no bfloat16: use float16"
+    return None
+
+
+def _why_no_interpreter() -> str | None:
+    triton, numpy = (_version(name) for name in ("triton", "numpy"))
+    if triton < (3, 7) and numpy >= (2, 4):
+        return "this Triton's interpreter cannot loop under numpy 2.4 or later: use numpy<2.4"
+    return None
+
+
+def _version(package: str) -> tuple[int, int]:
+    try:
+        parts = importlib.metadata.version(package).split(".")
+    except importlib.metadata.PackageNotFoundError:  # an unusual build: assume the best
+        return (99, 0)
+    return int(parts[0]), int(parts[1])
+
+
+def _capability(device: "torch.device") -> int:
+    import torch
+
+    major, minor = torch.cuda.get_device_capability(device)
+    return major * 10 + minor
+
+
+@lru_cache(maxsize=16)
+def _device_architecture(device: "torch.device") -> int:
+    import torch
+
+    return 80 if torch.version.hip is not None else _capability(device)  # AMD: tiles as for sm_80
+
+
+def architecture(device: "torch.device") -> int:
+    """Compute capability x 10 that tiles are chosen for, or `INTERPRETER`."""
+    if COMPILING_FOR.get() is not None:
+        return COMPILING_FOR.get()
+    return INTERPRETER if triton_mode() == "interpreter" else _device_architecture(device)
+
+
+@lru_cache(maxsize=16)
+def num_multiprocessors(device: "torch.device") -> int:
+    """How many programs run side by side, times a small factor; 1 away from a GPU."""
+    import torch
+
+    if device.type != "cuda":
+        return 1
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def require(device: "torch.device", dtype: "torch.dtype") -> None:
+    """Raise RuntimeError with the reason where the kernels cannot run."""
+    here = support(device, dtype)
+    if not here.ok:
+        raise RuntimeError(f"the Triton kernels cannot run here: {here.reason}")
+
+
+def choose_attention(
+    requested: str, device: "torch.device | str", dtype: "torch.dtype"
+) -> Literal["torch", "triton"]:
+    """Turn "auto", "torch" or "triton" into what will run.
+
+    "auto" takes Triton on a GPU that can, and torch elsewhere. Raises ValueError for another
+    word, and where "triton" was asked for and cannot run, with the reason.
+    """
+    if requested not in ("auto", "torch", "triton"):
+        raise ValueError(f"attention must be 'auto', 'torch' or 'triton', not {requested!r}")
+    if requested == "torch":
+        return "torch"
+    here = support(device, dtype)
+    if requested == "triton":
+        if not here.ok:
+            raise ValueError(f"attention='triton' cannot run here: {here.reason}")
+        return "triton"
+    return "triton" if here.ok and here.mode == "compiled" else "torch"

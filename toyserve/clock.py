@@ -1,0 +1,48 @@
+"""Two clocks with one face. Nothing else in the engine reads the time or sleeps."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Seconds since the clock was made."""
+
+    def now(self) -> float: ...
+
+    def wait_until(self, when: float) -> None:
+        """Return at ``when`` or, if that has passed, at once."""
+        ...
+
+
+class WallClock:
+    """What happens on this machine."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+
+    def now(self) -> float:
+        return time.perf_counter() - self._start
+
+    def wait_until(self, when: float) -> None:
+        delay = when - self.now()
+        if delay > 0:
+            time.sleep(delay)
+
+
+class VirtualClock:
+    """Moves only when told to: a step lasts as long as a cost model says it would."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def now(self) -> float:
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        assert seconds >= 0, f"time cannot go back by {-seconds} s"
+        self._now += seconds
+
+    def wait_until(self, when: float) -> None:
+        self._now = max(self._now, when)

@@ -1,0 +1,194 @@
+"""The engine: requests in, one step after another, tokens out. It is handed all of its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from toyserve.clock import Clock, WallClock
+from toyserve.kv.manager import BlockEvent, KVManager
+from toyserve.policies import FCFS, Policy
+from toyserve.recording import Recording, StepRecord
+from toyserve.request import FinishReason, Request, RequestStatus
+from toyserve.runners.runner import Runner
+from toyserve.schedulers.base import Scheduler
+from toyserve.schedulers.check import check_plan
+from toyserve.schedulers.output import SchedulerOutput
+
+
+class Engine:
+    """Wires a scheduler, a KV manager, a policy, a runner and a clock, and turns the crank.
+
+    max_model_len: longest sequence (prompt + answer) the model takes, in tokens.
+    check: verify each plan and the block books in every step. None: only when the scheduler or the
+    KV manager is not one of toyserve's own (a class from a notebook cell).
+    on_step: called with each StepRecord, after the step (a live picture, a progress bar).
+    """
+
+    def __init__(
+        self,
+        *,
+        scheduler: Scheduler,
+        kv: KVManager,
+        runner: Runner,
+        policy: Policy | None = None,
+        clock: Clock | None = None,
+        max_model_len: int | None = None,
+        recording: Recording | None = None,
+        check: bool | None = None,
+    ) -> None:
+        self.scheduler, self.kv, self.runner = scheduler, kv, runner
+        self.policy = policy if policy is not None else FCFS()
+        self.clock = clock if clock is not None else WallClock()
+        self.max_model_len = max_model_len
+        self.recording = recording if recording is not None else Recording()
+        self.recording.meta = _describe(self) | self.recording.meta
+        own = all(type(part).__module__.startswith("toyserve.") for part in (scheduler, kv))
+        self.check = not own if check is None else check
+        self.requests: dict[str, Request] = {}  # unfinished, by id
+        self.arrivals: list[Request] = []  # still to come, last first
+        self.on_step: list[Callable[[StepRecord], None]] = []
+        scheduler.attach(kv, self.policy, self.clock)
+
+    # -- the loop -------------------------------------------------------------------------------
+
+    def step(self) -> StepRecord | None:
+        """Schedule, execute, update, record. None when there was nothing to run yet."""
+        self._queue_arrivals()
+        start_time = self.clock.now()
+        plan = self.scheduler.schedule()
+        if not plan.num_scheduled_tokens:
+            return self._wait(plan)
+        if self.check:
+            check_plan(plan, self.scheduler)
+        block_events = self.kv.drain_events()
+        result = self.runner.execute(plan)
+        finished = self.scheduler.update_from_output(plan, result)
+        return self._record(start_time, plan, finished, block_events)
+
+    def run(self, requests: Iterable[Request] = ()) -> Recording:
+        """Serve ``requests``, each from its arrival time on, until all have ended."""
+        for request in requests:
+            self.add_request(request)
+        while self.has_unfinished:
+            self.step()
+        return self.recording
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(self.requests)
+
+    # -- requests -------------------------------------------------------------------------------
+
+    def add_request(self, request: Request) -> bool:
+        """Queue a request, at once or from its arrival time on.
+
+        False if it can never run here: it has then ended as refused and ``error`` says why.
+        Raises ValueError if an unfinished request has the same id.
+        """
+        if request.request_id in self.requests:
+            raise ValueError(f"request id {request.request_id!r} is already in use")
+        if self.max_model_len is not None:
+            request.max_num_tokens = min(request.max_num_tokens, self.max_model_len)
+        self.recording.add_request(request)
+        request.error = self._refusal(request)
+        if request.error is not None:
+            request.status, request.finish_reason = RequestStatus.FINISHED, FinishReason.REFUSED
+            request.finish_time = max(self.clock.now(), request.arrival_time)
+            self.recording.end_request(request)
+            return False
+        self.requests[request.request_id] = request
+        if request.arrival_time <= self.clock.now():
+            self.scheduler.add(request)
+        else:
+            self.arrivals.append(request)
+            self.arrivals.sort(key=lambda r: r.arrival_time, reverse=True)
+        return True
+
+    def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> bool:
+        """End a request now and take its blocks back. False if no such request is unfinished."""
+        request = self.requests.pop(request_id, None)
+        if request is None:
+            return False
+        if request in self.arrivals:
+            self.arrivals.remove(request)
+        self.scheduler.abort(request, reason)
+        self.runner.forget(request)
+        self.recording.end_request(request)
+        return True
+
+    def _refusal(self, request: Request) -> str | None:
+        if request.num_prompt_tokens == 0:
+            return "the prompt is empty: it needs at least one token"
+        limit = self.max_model_len
+        if limit is not None and request.num_prompt_tokens >= limit:
+            return (
+                f"the prompt has {request.num_prompt_tokens} tokens and the model's context is "
+                f"{limit}: at most {limit - 1} leave room for an answer of one token"
+            )
+        return self.kv.refusal(request)
+
+    # -- the parts of a step --------------------------------------------------------------------
+
+    def _queue_arrivals(self) -> None:
+        now = self.clock.now()
+        while self.arrivals and self.arrivals[-1].arrival_time <= now:
+            self.scheduler.add(self.arrivals.pop())
+
+    def _record(
+        self,
+        start_time: float,
+        plan: SchedulerOutput,
+        finished: list[Request],
+        block_events: list[BlockEvent],
+    ) -> StepRecord:
+        for request in finished:
+            del self.requests[request.request_id]
+            self.runner.forget(request)
+        if self.check:
+            self.kv.check_integrity(self.scheduler.holders())
+        record = self.recording.add_step(
+            start_time,
+            self.clock.now(),
+            plan,
+            finished,
+            len(self.scheduler.waiting),
+            self.kv.num_free_blocks,
+            block_events,
+            self.kv.drain_events(),
+        )
+        for callback in self.on_step:
+            callback(record)
+        return record
+
+    def _wait(self, plan: SchedulerOutput) -> None:
+        """Nothing can run: sleep until the next arrival, or until the scheduler wants to be asked."""
+        times = [plan.wait_until] if plan.wait_until is not None else []
+        if self.arrivals:
+            times.append(self.arrivals[-1].arrival_time)
+        if times:
+            self.clock.wait_until(min(times))
+        elif self.requests and not plan.preempted:
+            raise RuntimeError(
+                f"{type(self.scheduler).__name__}.schedule() planned nothing while "
+                f"{len(self.scheduler.waiting)} requests wait and {len(self.scheduler.running)} "
+                f"run, with {self.kv.num_free_blocks} of {self.kv.num_blocks} blocks free: they "
+                f"would wait for ever"
+            )
+
+
+def _describe(engine: Engine) -> dict[str, Any]:
+    """What a recording says about the engine that made it."""
+    scheduler, kv = engine.scheduler, engine.kv
+    return {
+        "scheduler": type(scheduler).__name__,
+        "kv": type(kv).__name__,
+        "policy": type(engine.policy).__name__,
+        "runner": type(engine.runner).__name__,
+        "clock": type(engine.clock).__name__,
+        "num_blocks": kv.num_blocks,
+        "block_size": kv.block_size,
+        "max_running": getattr(scheduler, "max_running", None),
+        "token_budget": getattr(scheduler, "token_budget", None),
+        "max_model_len": engine.max_model_len,
+    }

@@ -1,0 +1,131 @@
+"""From a recording's decisions back to what each request was doing, and who held which block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from toyserve.kv.manager import BlockEvent
+from toyserve.recording import Recording, StepRecord
+
+
+class Phase(StrEnum):
+    """What a request does in a step."""
+
+    PREFILL = "prefill"  # (a chunk of) its prompt, or of prompt + answer after a preemption
+    DECODE = "decode"
+    PADDING = "padding"  # computed for nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One request's part of one step."""
+
+    request_id: str
+    phase: Phase
+    num_tokens: int
+    context_len: int  # tokens of it in the cache after the step
+    sampled: bool  # a new token came out
+
+
+@dataclass(slots=True)
+class _Progress:
+    num_computed: int = 0
+    num_tokens: int = 0
+    prefill_until: int = 0  # tokens that existed when it was admitted
+
+
+def replay_work(recording: Recording) -> Iterator[tuple[StepRecord, list[Work]]]:
+    """Each step with what every request in it did, in the order of the plan; padding last."""
+    progress = {
+        key: _Progress(num_tokens=r.num_prompt_tokens, prefill_until=r.num_prompt_tokens)
+        for key, r in recording.requests.items()
+    }
+    for step in recording.steps:
+        for request_id in step.preempted:
+            progress[request_id].num_computed = 0
+        for request_id, num_cached in step.admitted.items():
+            state = progress[request_id]
+            state.num_computed, state.prefill_until = num_cached, state.num_tokens
+        work = []
+        for request_id, num_tokens in step.num_scheduled_tokens.items():
+            state = progress[request_id]
+            phase = Phase.PREFILL if state.num_computed < state.prefill_until else Phase.DECODE
+            state.num_computed += num_tokens
+            sampled = state.num_computed == state.num_tokens
+            state.num_tokens += sampled
+            work.append(Work(request_id, phase, num_tokens, state.num_computed, sampled))
+        for request_id, num_tokens in step.num_padded_tokens.items():
+            context = progress[request_id].num_computed
+            work.append(Work(request_id, Phase.PADDING, num_tokens, context, False))
+        yield step, work
+
+
+def complete_requests(recording: Recording) -> None:
+    """Fill in what a file leaves to be derived: token times, first scheduling, preemptions."""
+    requests = recording.requests
+    for step, work in replay_work(recording):
+        for request_id in step.preempted:
+            requests[request_id].num_preemptions += 1
+        for request_id, num_cached in step.admitted.items():
+            record = requests[request_id]
+            if record.first_scheduled_time is None:
+                record.first_scheduled_time = step.start_time
+                record.num_cached_tokens = num_cached
+        for item in work:
+            if item.sampled:
+                requests[item.request_id].token_times.append(step.end_time)
+
+
+@dataclass(slots=True)
+class MemoryMap:
+    """Who holds each physical block after a step, and how many of its slots are written."""
+
+    num_blocks: int
+    block_size: int
+    owners: list[tuple[str, ...]]  # per block; () is free
+    num_written: list[int] = field(default_factory=list)  # per block, 0 .. block_size
+
+    @property
+    def num_used_blocks(self) -> int:
+        return sum(1 for owner in self.owners if owner)
+
+    @property
+    def num_wasted_slots(self) -> int:
+        """Slots that are held but hold nothing: internal fragmentation."""
+        held = self.num_used_blocks * self.block_size
+        return held - sum(self.num_written)
+
+
+def replay_memory(recording: Recording) -> Iterator[tuple[StepRecord, MemoryMap]]:
+    """The block map while each step runs: its own allocations done, the finished still there."""
+    num_blocks = int(recording.meta["num_blocks"])
+    block_size = int(recording.meta["block_size"])
+    tables: dict[str, list[int]] = {}
+    computed: dict[str, int] = {}
+    for step, work in replay_work(recording):
+        _apply(tables, step.block_events)
+        for item in work:
+            computed[item.request_id] = item.context_len
+        owners: list[list[str]] = [[] for _ in range(num_blocks)]
+        written = [0] * num_blocks
+        for request_id, table in tables.items():
+            left = computed.get(request_id, 0)
+            for block in table:
+                owners[block].append(request_id)
+                written[block] = max(written[block], min(block_size, max(0, left)))
+                left -= block_size
+        yield step, MemoryMap(num_blocks, block_size, [tuple(o) for o in owners], written)
+        _apply(tables, step.block_events_after)
+
+
+def _apply(tables: dict[str, list[int]], events: list[BlockEvent]) -> None:
+    for event in events:
+        if event.kind == "take":
+            tables.setdefault(event.request_id, []).append(event.block)
+        else:
+            table = tables[event.request_id]
+            table.remove(event.block)
+            if not table:
+                del tables[event.request_id]

@@ -1,0 +1,301 @@
+"""A request: what a user asked for, and two counters that race each other.
+
+``num_computed_tokens`` is how many of the request's tokens the model has already run;
+``num_tokens`` is how many exist (prompt + generated so far). Prefill, a chunk of a prefill, decode,
+a prefix-cache hit and a preemption are all only movements of the first counter towards the second.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class RequestStatus(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"  # waiting again, after it had run
+    FINISHED = "finished"
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"  # the model's end token, or a stop string or id
+    LENGTH = "length"  # max_tokens, or the model's context limit
+    ABORT = "abort"  # the client went away
+    REFUSED = "refused"  # could never run; RequestOutput.error names the limit
+
+
+def _require(ok: bool, message: str) -> None:
+    if not ok:
+        raise ValueError(message)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How to pick each token, and when to stop. Validated when built.
+
+    temperature: 0 is greedy; below 1e-5 counts as 0. top_k: keep the k most likely (0 keeps all).
+    top_p: keep the smallest set of most likely tokens whose probability reaches p.
+    seed: the same seed gives the same tokens whatever else is in the batch.
+    stop, stop_token_ids: strings (never emitted) and token ids (kept in ``token_ids``) that end it.
+    logprobs: how many of the most likely tokens to report per position, from the distribution
+    before temperature, top_k and top_p (0 reports only the chosen token; None reports nothing).
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int | None = None
+    max_tokens: int = 64
+    min_tokens: int = 0
+    stop: str | tuple[str, ...] | list[str] | None = ()
+    stop_token_ids: tuple[int, ...] | list[int] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        object.__setattr__(self, "stop", stop)
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        t, p = self.temperature, self.top_p
+        _require(
+            isinstance(t, int | float) and math.isfinite(t) and t >= 0,
+            f"temperature is {t!r}: it must be a finite number, 0 or more",
+        )
+        _require(
+            isinstance(p, int | float) and 0 < p <= 1,
+            f"top_p is {p!r}: it must be above 0 and at most 1",
+        )
+        _require(
+            _is_int(self.top_k) and self.top_k >= 0,
+            f"top_k is {self.top_k!r}: it must be a whole number, 0 (off) or more",
+        )
+        _require(
+            _is_int(self.max_tokens) and self.max_tokens >= 1,
+            f"max_tokens is {self.max_tokens!r}: it must be a whole number, at least 1",
+        )
+        _require(
+            _is_int(self.min_tokens) and 0 <= self.min_tokens <= self.max_tokens,
+            f"min_tokens is {self.min_tokens!r}: it must lie between 0 and "
+            f"max_tokens ({self.max_tokens})",
+        )
+        _require(
+            self.seed is None or _is_int(self.seed), f"seed is {self.seed!r}: not a whole number"
+        )
+        _require(
+            all(isinstance(s, str) and s for s in stop),
+            f"stop is {self.stop!r}: every stop string must hold at least one character",
+        )
+        _require(
+            all(_is_int(i) and i >= 0 for i in self.stop_token_ids),
+            f"stop_token_ids is {self.stop_token_ids!r}: token ids are whole numbers, 0 or more",
+        )
+        _require(
+            self.logprobs is None or (_is_int(self.logprobs) and 0 <= self.logprobs <= 20),
+            f"logprobs is {self.logprobs!r}: it must lie between 0 and 20, or be None",
+        )
+
+    @property
+    def greedy(self) -> bool:
+        """Below 1e-5, where dividing by the temperature would overflow, it means argmax."""
+        return self.temperature < 1e-5
+
+
+class Request:
+    """One generation request and all its state.
+
+    The scheduler moves the counters and the status; the KV manager writes ``block_table`` and
+    ``num_slots``; nobody else writes. All times are seconds on the engine's clock.
+    """
+
+    __slots__ = (
+        "arrival_time",
+        "block_table",
+        "error",
+        "finish_reason",
+        "finish_time",
+        "first_scheduled_time",
+        "logprobs",
+        "max_num_tokens",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "num_slots",
+        "params",
+        "priority",
+        "request_id",
+        "status",
+        "token_ids",
+        "token_times",
+        "tpot_target",
+        "ttft_target",
+        "user",
+    )
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt_token_ids: list[int],
+        params: SamplingParams | None = None,
+        arrival_time: float = 0.0,
+        *,
+        user: str = "default",
+        priority: int = 0,
+        ttft_target: float | None = None,
+        tpot_target: float | None = None,
+    ) -> None:
+        _require(
+            _is_int(priority),
+            f"priority is {priority!r}: it must be a whole number (lower runs first)",
+        )
+        _require(
+            math.isfinite(arrival_time) and arrival_time >= 0,
+            f"arrival_time is {arrival_time!r}: it must be 0 or more seconds",
+        )
+        self.request_id = request_id
+        self.token_ids = list(prompt_token_ids)  # prompt, then what was generated
+        self.num_prompt_tokens = len(prompt_token_ids)
+        self.params = params or SamplingParams()
+        self.user = user
+        self.priority = priority  # lower is more urgent, as in a Unix process
+        self.ttft_target = ttft_target
+        self.tpot_target = tpot_target
+
+        self.status = RequestStatus.WAITING
+        self.num_computed_tokens = 0
+        self.num_cached_tokens = 0  # prompt tokens found in the prefix cache
+        self.num_preemptions = 0
+        # The sequence ends here at the latest; the engine lowers it to the model's context limit.
+        self.max_num_tokens = self.num_prompt_tokens + self.params.max_tokens
+
+        self.block_table: list[int] = []  # logical block i -> physical block
+        self.num_slots = 0  # KV positions that block_table has room for
+
+        self.arrival_time = arrival_time
+        self.first_scheduled_time: float | None = None
+        self.token_times: list[float] = []  # when each output token appeared
+        self.finish_time: float | None = None
+        self.finish_reason: FinishReason | None = None
+        self.error: str | None = None
+        self.logprobs: list[TokenLogprobs] = []
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        """1 while decoding; more while (part of) the prompt has not been run."""
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def is_prefilling(self) -> bool:
+        return len(self.token_ids) - self.num_computed_tokens > 1
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        return self.token_ids[self.num_prompt_tokens :]
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status is RequestStatus.FINISHED
+
+    def __repr__(self) -> str:
+        return (
+            f"Request({self.request_id!r}, {self.status.value}, computed "
+            f"{self.num_computed_tokens} of {self.num_tokens} tokens)"
+        )
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """Natural-log probabilities at one output position, before temperature, top_k and top_p."""
+
+    token_id: int
+    logprob: float
+    top: dict[int, float]  # the most likely token ids, most likely first
+
+
+@dataclass(frozen=True)
+class RequestMetrics:
+    """Latency of one request as its user felt it; all in seconds, counted from arrival.
+
+    ttft: arrival to first token, the queue included. tpot: mean time per output token after the
+    first. itl: each gap between two neighbouring tokens. e2e: arrival to last token. A value that
+    was never measured is None (ttft without a token, tpot with fewer than two), never 0.
+    """
+
+    arrival_time: float
+    queue_time: float | None
+    ttft: float | None
+    tpot: float | None
+    itl: tuple[float, ...]
+    e2e: float | None
+    num_preemptions: int = 0
+    num_cached_tokens: int = 0
+
+    @classmethod
+    def of(cls, request: Request) -> RequestMetrics:
+        times, arrival = request.token_times, request.arrival_time
+        started, finished = request.first_scheduled_time, request.finish_time
+        return cls(
+            arrival_time=arrival,
+            queue_time=None if started is None else started - arrival,
+            ttft=times[0] - arrival if times else None,
+            tpot=(times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else None,
+            itl=tuple(b - a for a, b in itertools.pairwise(times)),
+            e2e=None if finished is None or not times else finished - arrival,
+            num_preemptions=request.num_preemptions,
+            num_cached_tokens=request.num_cached_tokens,
+        )
+
+
+@dataclass(frozen=True)
+class RequestOutput:
+    """What the user gets: the text, the ids, why it ended, and how long it took."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason | None  # None while it still runs
+    metrics: RequestMetrics
+    error: str | None = None
+    logprobs: list[TokenLogprobs] | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: the text, the reason and the latencies in milliseconds."""
+        metrics = self.metrics
+
+        def ms(value: float | None) -> float | None:
+            return None if value is None else round(value * 1e3, 3)
+
+        return {
+            "request_id": self.request_id,
+            "text": self.text,
+            "num_prompt_tokens": len(self.prompt_token_ids),
+            "num_output_tokens": len(self.token_ids),
+            "finish_reason": self.finish_reason.value if self.finish_reason else None,
+            "error": self.error,
+            "ttft_ms": ms(metrics.ttft),
+            "tpot_ms": ms(metrics.tpot),
+            "e2e_ms": ms(metrics.e2e),
+            "num_preemptions": metrics.num_preemptions,
+        }
