@@ -58,7 +58,8 @@ class Engine:
         start_time = self.clock.now()
         plan = self.scheduler.schedule()
         if not plan.num_scheduled_tokens:
-            return self._wait(plan)
+            self._wait(plan)
+            return None
         if self.check:
             check_plan(plan, self.scheduler)
         block_events = self.kv.drain_events()
@@ -162,7 +163,7 @@ class Engine:
         return record
 
     def _wait(self, plan: SchedulerOutput) -> None:
-        """Nothing can run: sleep until the next arrival, or until the scheduler wants to be asked."""
+        """Nothing can run: sleep until the next arrival, or until the scheduler asks for."""
         times = [plan.wait_until] if plan.wait_until is not None else []
         if self.arrivals:
             times.append(self.arrivals[-1].arrival_time)

