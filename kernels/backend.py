@@ -24,6 +24,8 @@ Mode = Literal["compiled", "interpreter", "absent"]
 MIN_CAPABILITY = 75  # a T4
 INTERPRETER = 0  # what `architecture` answers there
 
+AMD = 1_000  # added to the capability that tiles are chosen for
+
 # Set by `ahead_of_time.compiling_for`: the capability to compile for, although no GPU is here.
 COMPILING_FOR: ContextVar[int | None] = ContextVar("COMPILING_FOR", default=None)
 
@@ -131,11 +133,11 @@ def _capability(device: "torch.device") -> int:
 def _device_architecture(device: "torch.device") -> int:
     import torch
 
-    return 80 if torch.version.hip is not None else _capability(device)  # AMD: tiles as for sm_80
+    return AMD + 80 if torch.version.hip is not None else _capability(device)
 
 
 def architecture(device: "torch.device") -> int:
-    """Compute capability x 10 that tiles are chosen for, or `INTERPRETER`."""
+    """Compute capability x 10 that tiles are chosen for, `AMD` + 80, or `INTERPRETER`."""
     if COMPILING_FOR.get() is not None:
         return COMPILING_FOR.get()
     return INTERPRETER if triton_mode() == "interpreter" else _device_architecture(device)
@@ -143,7 +145,7 @@ def architecture(device: "torch.device") -> int:
 
 @lru_cache(maxsize=16)
 def num_multiprocessors(device: "torch.device") -> int:
-    """How many programs run side by side, times a small factor; 1 away from a GPU."""
+    """How many multiprocessors share a launch's programs; 1 away from a GPU."""
     import torch
 
     if device.type != "cuda":

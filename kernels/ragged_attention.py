@@ -210,6 +210,7 @@ def ragged_attention(
         return out
     longest = num_tokens if max_query_len is None else max_query_len
     tile = tile or ragged_tile(q.device, q.dtype, head_dim, group, longest)
+    tile.check(group)
     scale = 1 / math.sqrt(head_dim) if scale is None else scale
     # sequence s needs at most ceil(new / BLOCK_Q) blocks; this bounds their sum
     grid = (num_tokens // (tile.block_m // group) + num_seqs, num_kv_heads)

@@ -1,7 +1,9 @@
 """Tile sizes by GPU generation: a table to read, not a search at run time.
 
 Larger tiles reuse what they load more often but need more registers and shared memory; more
-stages keep more loads in flight. The rows below compile without spilling on every listed
+stages keep more loads in flight. A key is found through the block table, so a tile in flight
+takes two stages, one for the table entry and one for the keys: with 5 stages two tiles are on
+their way, with 3 the loop waits for each. The rows below compile without spilling on every
 generation (the tests prove it); `python -m toyserve_kernels.gpu_check --sweep` measures others.
 """
 
@@ -25,6 +27,11 @@ class Tile:
     num_stages: int = 2
     use_dot: bool = True  # tl.dot (tensor cores, pipelined loads) or multiply and add
 
+    def check(self, group: int) -> None:
+        """Raise ValueError unless the query heads of one KV head fit into the rows."""
+        if self.block_m < group:
+            raise ValueError(f"block_m is {self.block_m}, a KV head serves {group} query heads")
+
 
 def ragged_tile(
     device: torch.device, dtype: torch.dtype, head_dim: int, group: int, max_query_len: int
@@ -36,10 +43,11 @@ def ragged_tile(
     if arch == backend.INTERPRETER:  # each operation costs the same: few programs, large tiles
         return Tile(max(64, fewest) if many_rows else fewest, tile=128)
     if arch < 80 or dtype == torch.float32:  # no tensor cores used: small, or registers spill
-        return Tile(fewest, tile=16 if arch < 80 else 32)
+        return Tile(fewest, tile=16 if arch < 80 or head_dim > 64 else 32)
     if not many_rows:
-        return Tile(fewest, tile=32, num_stages=3)
-    return Tile(max(64, fewest), tile=64 if head_dim <= 64 else 32)
+        return Tile(fewest, tile=32, num_stages=_stages(device))
+    tile = 64 if head_dim <= 64 else 32
+    return Tile(max(64, fewest), tile=tile, num_stages=_stages(device))
 
 
 def decode_tile(device: torch.device, dtype: torch.dtype, head_dim: int, group: int) -> Tile:
@@ -53,7 +61,11 @@ def decode_tile(device: torch.device, dtype: torch.dtype, head_dim: int, group: 
             return Tile(1, tile=32, use_dot=False)
         return Tile(max(16, rows), tile=16)
     # 16 rows even for one head: only loads that feed a dot are fetched ahead of time
-    return Tile(max(16, rows), tile=32, num_stages=3)
+    return Tile(max(16, rows), tile=32, num_stages=_stages(device))
+
+
+def _stages(device: torch.device) -> int:
+    return 2 if backend.architecture(device) >= backend.AMD else 5
 
 
 def choose_num_splits(
