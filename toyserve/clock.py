@@ -15,11 +15,18 @@ class Clock(Protocol):
         """Return at ``when`` or, if that has passed, at once."""
         ...
 
+    def restart(self) -> None:
+        """Now is 0 again."""
+        ...
+
 
 class WallClock:
     """What happens on this machine."""
 
     def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
         self._start = time.perf_counter()
 
     def now(self) -> float:
@@ -35,6 +42,9 @@ class VirtualClock:
     """Moves only when told to: a step lasts as long as a cost model says it would."""
 
     def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
         self._now = 0.0
 
     def now(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -46,7 +47,9 @@ class Engine:
         own = all(type(part).__module__.startswith("toyserve.") for part in (scheduler, kv))
         self.check = not own if check is None else check
         self.requests: dict[str, Request] = {}  # unfinished, by id
-        self.arrivals: list[Request] = []  # still to come, last first
+        # Still to come: a heap of (arrival time, number, request); the number keeps ties in order.
+        self.arrivals: list[tuple[float, int, Request]] = []
+        self._num_added = 0
         self.on_step: list[Callable[[StepRecord], None]] = []
         scheduler.attach(kv, self.policy, self.clock)
 
@@ -75,6 +78,14 @@ class Engine:
             self.step()
         return self.recording
 
+    def restart(self) -> None:
+        """Begin a new recording at time 0, KV memory as it is. Raises if requests are unfinished."""
+        if self.requests:
+            raise ValueError(f"{len(self.requests)} requests are unfinished: abort them first")
+        self.recording.close()
+        self.recording = Recording(self.recording.meta, keep_steps=self.recording.keep_steps)
+        self.clock.restart()
+
     @property
     def has_unfinished(self) -> bool:
         return bool(self.requests)
@@ -102,8 +113,8 @@ class Engine:
         if request.arrival_time <= self.clock.now():
             self.scheduler.add(request)
         else:
-            self.arrivals.append(request)
-            self.arrivals.sort(key=lambda r: r.arrival_time, reverse=True)
+            heapq.heappush(self.arrivals, (request.arrival_time, self._num_added, request))
+            self._num_added += 1
         return True
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> bool:
@@ -111,8 +122,8 @@ class Engine:
         request = self.requests.pop(request_id, None)
         if request is None:
             return False
-        if request in self.arrivals:
-            self.arrivals.remove(request)
+        self.arrivals = [entry for entry in self.arrivals if entry[2] is not request]
+        heapq.heapify(self.arrivals)
         self.scheduler.abort(request, reason)
         self.runner.forget(request)
         self.recording.end_request(request)
@@ -133,8 +144,8 @@ class Engine:
 
     def _queue_arrivals(self) -> None:
         now = self.clock.now()
-        while self.arrivals and self.arrivals[-1].arrival_time <= now:
-            self.scheduler.add(self.arrivals.pop())
+        while self.arrivals and self.arrivals[0][0] <= now:
+            self.scheduler.add(heapq.heappop(self.arrivals)[2])
 
     def _record(
         self,
@@ -166,7 +177,7 @@ class Engine:
         """Nothing can run: sleep until the next arrival, or until the scheduler asks for."""
         times = [plan.wait_until] if plan.wait_until is not None else []
         if self.arrivals:
-            times.append(self.arrivals[-1].arrival_time)
+            times.append(self.arrivals[0][0])
         if times:
             self.clock.wait_until(min(times))
         elif self.requests and not plan.preempted:

