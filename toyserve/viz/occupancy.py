@@ -1,0 +1,259 @@
+"""How full each step was: requests in the batch, tokens in the budget, and the queue behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from toyserve.recording import Recording
+from toyserve.replay import Phase, replay_work
+from toyserve.viz.style import (
+    STATES,
+    State,
+    Theme,
+    add_legend,
+    check_choice,
+    dress,
+    figure_of,
+    new_axes,
+    set_title,
+    state_patch,
+    theme_of,
+)
+from toyserve.viz.words import run_name, say_empty, step_axis
+
+MAX_BARS = 700
+ORDER = (State.DECODE, State.PREFILL, State.PADDING)
+
+
+@dataclass
+class StepLoad:
+    """Per step: rows of the batch and tokens, by state; arrays of one number per step."""
+
+    rows: dict[State, NDArray[np.int64]]
+    tokens: dict[State, NDArray[np.int64]]
+
+
+def step_load(recording: Recording) -> StepLoad:
+    """How many requests and tokens of each kind every step held.
+
+    A row whose prompt is padded counts once, as prefill; its padding counts among the tokens.
+    """
+    num_steps = len(recording.steps)
+    load = StepLoad(
+        {state: np.zeros(num_steps, dtype=np.int64) for state in ORDER},
+        {state: np.zeros(num_steps, dtype=np.int64) for state in ORDER},
+    )
+    for number, (step, work) in enumerate(replay_work(recording)):
+        rows, tokens = dict.fromkeys(ORDER, 0), dict.fromkeys(ORDER, 0)
+        for item in work:
+            state = State(item.phase)
+            tokens[state] += item.num_tokens
+            if item.phase is Phase.PADDING and item.request_id in step.num_scheduled_tokens:
+                continue
+            rows[state] += 1
+        for state in ORDER:
+            load.rows[state][number] = rows[state]
+            load.tokens[state][number] = tokens[state]
+    return load
+
+
+def occupancy(
+    recording: Recording,
+    *,
+    x: Literal["step", "time"] = "step",
+    ax: Axes | Sequence[Axes] | None = None,
+    title: str | None = None,
+    legend: bool = True,
+    theme: str = "light",
+) -> Figure:
+    """How full each step was. Above: requests in the batch; below: tokens computed.
+
+    Dotted is what stayed empty: free slots above, unspent token budget below. Given one ``ax``,
+    only the tokens are drawn; given two, both. Long runs show averages over equal parts.
+    """
+    check_choice("x", x, ("step", "time"))
+    look = theme_of(theme)
+    axes = _axes_for(ax, look)
+    load = step_load(recording)
+    edges, group = bins(recording, x)
+    meta = recording.meta
+    panels = [
+        (load.rows, meta.get("max_running"), "requests\nin the batch"),
+        (load.tokens, meta.get("token_budget"), "tokens\nin the step"),
+    ]
+    used: set[State] = set()
+    for panel, (counts, limit, label) in zip(axes, panels[-len(axes) :], strict=True):
+        used |= _stack(panel, counts, limit, edges, group, look)
+        panel.set_ylabel(label)
+    _x_axis(axes[-1], x, edges, look)
+    if not recording.steps:
+        say_empty(axes[-1], recording, look)
+    set_title(axes[0], _title(recording, load) if title is None else title, look)
+    if legend:
+        handles: list[Any] = [
+            state_patch(s, look, _name(s)) for s in (*ORDER, State.IDLE) if s in used
+        ]
+        if any(limit for _, limit, _ in panels[-len(axes) :]):
+            handles.append(Line2D([], [], color=look.ink, linestyle="--", label="limit"))
+        add_legend(axes[-1], handles, look)
+    return figure_of(axes[0])
+
+
+def queue_length(
+    recording: Recording,
+    *,
+    x: Literal["step", "time"] = "time",
+    ax: Axes | None = None,
+    title: str | None = None,
+    theme: str = "light",
+) -> Figure:
+    """How many requests have arrived and neither ended nor entered the batch, over time.
+
+    On the time axis every arrival counts at its own moment; on the step axis, the queue that each
+    step left behind.
+    """
+    check_choice("x", x, ("step", "time"))
+    look = theme_of(theme)
+    if ax is None:
+        ax = new_axes((10, 2.6), look)[0]
+    else:
+        dress(ax, look)
+    if x == "step":
+        edges, group = bins(recording, x)
+        waiting = mean_of(np.array([s.num_waiting for s in recording.steps], dtype=float), group)
+    else:
+        edges, waiting = _queue_over_time(recording)
+    paint = STATES[State.WAITING]
+    if len(waiting):
+        ax.stairs(
+            waiting, edges, fill=True, facecolor=paint.fill(look), edgecolor=look.ink,
+            linewidth=0.8, gid="queue",
+        )  # fmt: skip
+    ax.set_ylim(0, max(1.0, 1.08 * float(waiting.max(initial=0))))
+    ax.set_ylabel("requests waiting")
+    _x_axis(ax, x, edges, look)
+    longest = round(float(waiting.max(initial=0)))
+    left = recording.steps[-1].num_waiting if recording.steps else 0
+    end = "it empties" if left == 0 else f"{left:,} still wait at the end"
+    set_title(ax, title or f"The queue: at most {longest:,} waiting; {end}", look)
+    return figure_of(ax)
+
+
+def _queue_over_time(recording: Recording) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Edges and heights of the queue as it really was between decisions."""
+    changes = []
+    for record in recording.requests.values():
+        if record.first_scheduled_time is not None or record.error is None:
+            changes.append((record.arrival_time, 1))
+        if record.first_scheduled_time is None and record.error is None and record.finish_time:
+            changes.append((record.finish_time, -1))  # aborted in the queue
+    for step in recording.steps:
+        changed = len(step.preempted) - len(step.admitted)
+        if changed:
+            changes.append((step.start_time, changed))
+    changes.sort()
+    end = recording.steps[-1].end_time if recording.steps else 1.0
+    times = np.array([time for time, _ in changes] + [max(end, changes[-1][0] if changes else 0)])
+    return times, np.cumsum([change for _, change in changes]).astype(float)
+
+
+# -- shared by the pictures over steps ----------------------------------------------------------
+
+
+def bins(recording: Recording, x: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Edges of at most MAX_BARS bars, and for each step the bar it belongs to."""
+    num_steps = len(recording.steps)
+    num_bars = max(1, min(num_steps, MAX_BARS))
+    group = np.arange(num_steps) * num_bars // max(1, num_steps)
+    first = np.searchsorted(group, np.arange(num_bars)) if num_steps else np.zeros(1, dtype=int)
+    if x == "step" or not num_steps:
+        return np.append(first, max(1, num_steps)).astype(float), group
+    starts = np.array([step.start_time for step in recording.steps])
+    return np.append(starts[first], recording.steps[-1].end_time), group
+
+
+def mean_of(values: NDArray[Any], group: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The mean of ``values`` in each bar."""
+    if not len(values):
+        return np.zeros(0)
+    return np.bincount(group, weights=values) / np.bincount(group)
+
+
+def _stack(
+    ax: Axes,
+    counts: dict[State, NDArray[np.int64]],
+    limit: int | None,
+    edges: NDArray[np.float64],
+    group: NDArray[np.int64],
+    theme: Theme,
+) -> set[State]:
+    """Stacked bars; returns the states that occur."""
+    used: set[State] = set()
+    base = np.zeros(max(1, len(edges) - 1))
+    heights = {state: mean_of(counts[state], group) for state in ORDER}
+    if limit and len(group):
+        total = np.sum(list(heights.values()), axis=0)
+        heights[State.IDLE] = np.maximum(0, limit - total)
+    for state, height in heights.items():
+        if not len(height) or not height.any():
+            continue
+        used.add(state)
+        look = STATES[state]
+        ax.stairs(
+            base + height, edges, baseline=base, fill=True, facecolor=look.fill(theme),
+            edgecolor=look.edge(theme), hatch=look.hatch or None, linewidth=0.0, gid=str(state),
+        )  # fmt: skip
+        base = base + height
+    if limit:
+        ax.axhline(limit, color=theme.ink, linestyle="--", linewidth=1.0)
+    ax.set_ylim(0, max(1.0, 1.08 * float(base.max(initial=0)), 1.08 * (limit or 0)))
+    return used
+
+
+def _axes_for(ax: Axes | Sequence[Axes] | None, theme: Theme) -> list[Axes]:
+    if ax is None:
+        return new_axes((10, 4.2), theme, 2)
+    axes = [ax] if isinstance(ax, Axes) else list(ax)
+    if len(axes) not in (1, 2):
+        raise ValueError(f"ax holds {len(axes)} axes: occupancy draws into one or two")
+    for panel in axes:
+        dress(panel, theme)
+    return axes
+
+
+def _x_axis(ax: Axes, x: str, edges: NDArray[np.float64], theme: Theme) -> None:
+    low, high = (float(edges[0]), float(edges[-1])) if len(edges) > 1 else (0.0, 1.0)
+    ax.set_xlim(low, high if high > low else low + 1)
+    if x == "time":
+        ax.set_xlabel("time (s)")
+        return
+    step_axis(ax, low, high)
+
+
+def _name(state: State) -> str:
+    return "empty (free slot, unspent budget)" if state is State.IDLE else STATES[state].meaning
+
+
+def _title(recording: Recording, load: StepLoad) -> str:
+    name = run_name(recording)
+    if not recording.steps:
+        return f"{name}: nothing ran"
+    num_steps = len(recording.steps)
+    rows = sum(int(part.sum()) for part in load.rows.values())
+    total = sum(int(part.sum()) for part in load.tokens.values())
+    padding = int(load.tokens[State.PADDING].sum())
+    text = f"{name}: {rows / num_steps:.1f} requests and {total / num_steps:,.1f} tokens per step"
+    if padding:
+        text += f"; {padding / total:.0%} of the tokens are padding"
+    budget = recording.meta.get("token_budget")
+    if budget:
+        text += f"; {total / (budget * num_steps):.0%} of the token budget used"
+    return text

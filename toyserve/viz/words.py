@@ -1,0 +1,48 @@
+"""What pictures say: names of runs, step numbers, and a sentence where there is nothing to see."""
+
+from __future__ import annotations
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from toyserve.recording import Recording
+from toyserve.viz.style import Theme
+
+
+def run_name(recording: Recording) -> str:
+    """``label`` in the recording's meta if there is one, else its scheduler."""
+    meta = recording.meta
+    if meta.get("label"):
+        return str(meta["label"])
+    return str(meta.get("scheduler", "A run")).removesuffix("Scheduler")
+
+
+def step_axis(ax: Axes, low: float, high: float) -> None:
+    """Number the steps ``low .. high`` (boundaries, counted from 0) as people do, from 1."""
+    ax.set_xlabel("step")
+    numbers = step_ticks(low, high)
+    ax.set_xticks([n - 0.5 for n in numbers], [f"{n:,}" for n in numbers])
+
+
+def step_ticks(low: float, high: float) -> list[int]:
+    """Step numbers, counted from 1, to write under cells ``low .. high``; the first is there."""
+    if high - low <= 24:
+        return list(range(int(low) + 1, int(high) + 1))
+    ticks = MaxNLocator(10, integer=True).tick_values(low + 1, high)
+    inside = [int(t) for t in ticks if low + 1 < t <= high]
+    gap = inside[1] - inside[0] if len(inside) > 1 else 1
+    return [int(low) + 1] + [t for t in inside if t - low - 1 > gap / 3]
+
+
+def short(text: str, limit: int = 16) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def say_empty(ax: Axes, recording: Recording, theme: Theme) -> None:
+    """Instead of an empty picture: that nothing ran, and why not."""
+    reasons = [f"{r.request_id}: {r.error}" for r in recording.requests.values() if r.error]
+    text = "\n".join(["No step was run.", *reasons[:3]])
+    ax.text(
+        0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center", color=theme.ink,
+        fontsize=9, wrap=True,
+    )  # fmt: skip
