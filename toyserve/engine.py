@@ -79,7 +79,7 @@ class Engine:
         return self.recording
 
     def restart(self) -> None:
-        """Begin a new recording at time 0, KV memory as it is. Raises if requests are unfinished."""
+        """Begin a new recording at time 0, KV memory as it is. Raises while requests run."""
         if self.requests:
             raise ValueError(f"{len(self.requests)} requests are unfinished: abort them first")
         self.recording.close()

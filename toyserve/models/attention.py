@@ -99,7 +99,8 @@ class TorchAttention:
         return self._buffer[: num_blocks * row].view(num_blocks, row)
 
     def _group_decodes(self, batch: AttentionBatch) -> list[_DecodeGroup]:
-        lens, groups = batch.decode_lens, []
+        lens = batch.decode_lens
+        groups: list[_DecodeGroup] = []
         if not lens:
             return groups
         num_slots = batch.decode_blocks.shape[1] * self.block_size

@@ -2,8 +2,7 @@
 
 On CPUs whose default BLAS is slow in fp32 the packed form is two to three times faster from four
 rows up, and fuses GELU and the residual add. Its operators are private to torch, so they are used
-only here, are compared with ``F.linear`` in the tests, and ``F.linear`` takes over wherever they are
-missing.
+only here, are compared with ``F.linear`` in the tests, and it takes over wherever they are missing.
 """
 
 from __future__ import annotations

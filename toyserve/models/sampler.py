@@ -57,7 +57,7 @@ class Sampler:
         params = [r.params for r in requests]
         column = torch.tensor([[p.temperature, p.top_p, p.top_k] for p in params]).double()
         temperature, top_p, top_k = column.unbind(1)
-        values, order = logits.double().cpu().sort(-1, descending=True, stable=True)
+        values, order = logits.double().cpu().sort(dim=-1, descending=True, stable=True)
         # Shifting by the maximum first keeps a small temperature from overflowing.
         probs = ((values - values[:, :1]) / temperature[:, None]).softmax(-1)
         rank = torch.arange(probs.shape[1])[None]
