@@ -1,0 +1,81 @@
+"""Whatever arrives, whatever runs it: each request ends, with the tokens it would get alone."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sim import Job, ToyModel, serve
+
+from toyserve.kv import KVManager, PagedKV, ReservedKV
+from toyserve.schedulers import (
+    ChunkedScheduler,
+    ContinuousScheduler,
+    Scheduler,
+    SequentialScheduler,
+    StaticScheduler,
+)
+
+MAX_LEN = 48  # the model's context in these tests
+ABORT_STEPS = [None] * 30 + [0, 1, 2, 5, 9, 14, 22, 30]
+
+
+@st.composite
+def jobs(draw: st.DrawFn, *, max_jobs: int = 9) -> list[Job]:
+    """Prompts that share prefixes, of lengths around block borders, at any time, some aborted."""
+    stems = draw(
+        st.lists(st.lists(st.integers(0, 2), min_size=4, max_size=20), min_size=1, max_size=3)
+    )
+    result = []
+    for _ in range(draw(st.integers(min(4, max_jobs), max_jobs))):
+        stem = draw(st.sampled_from(stems))
+        tail = draw(st.lists(st.integers(0, 2), min_size=1, max_size=8))
+        prompt = tuple(stem[: draw(st.sampled_from([0, 1, 4, 8, 12, 20]))] + tail)
+        result.append(
+            Job(
+                prompt,
+                max_tokens=draw(st.integers(1, 40)),
+                arrival_time=float(draw(st.integers(0, 8))),
+                abort_at=draw(st.sampled_from(ABORT_STEPS)),
+                user=draw(st.sampled_from(["ann", "bob", "cyd"])),
+                priority=draw(st.integers(0, 3)),
+            )
+        )
+    return result
+
+
+@st.composite
+def schedulers(draw: st.DrawFn) -> Scheduler:
+    kind = draw(st.sampled_from(["sequential", "static", "continuous", "chunked", "chunked"]))
+    if kind == "sequential":
+        return SequentialScheduler()
+    max_running = draw(st.integers(2, 7))
+    if kind == "static":
+        return StaticScheduler(max_running, max_wait=float(draw(st.integers(0, 5))))
+    watermark = draw(st.sampled_from([0.0, 0.0, 0.1, 0.5]))
+    if kind == "continuous":
+        return ContinuousScheduler(max_running, watermark=watermark)
+    budget = draw(st.integers(max_running, max_running + 12))
+    max_chunk = draw(st.none() | st.integers(1, 8))
+    return ChunkedScheduler(max_running, budget, max_chunk=max_chunk, watermark=watermark)
+
+
+@st.composite
+def managers(draw: st.DrawFn) -> KVManager:
+    kind = draw(st.sampled_from(["reserved", "paged", "paged", "paged"]))
+    block_size = draw(st.sampled_from([1, 2, 4, 4, 16]))
+    if kind == "reserved":
+        per_request = -(-(MAX_LEN - 1) // block_size)
+        return ReservedKV(
+            draw(st.integers(per_request, 4 * per_request)), block_size, max_model_len=MAX_LEN
+        )
+    smallest, largest = -(-30 // block_size), -(-70 // block_size)
+    return PagedKV(draw(st.integers(smallest, largest)), block_size)
+
+
+@settings(max_examples=600, deadline=None, derandomize=True)
+@given(jobs(), schedulers(), managers(), st.sampled_from([0, 40, 12]))
+def test_every_request_ends_with_the_tokens_it_would_get_alone(
+    jobs: list[Job], scheduler: Scheduler, kv: KVManager, end_every: int
+) -> None:
+    model = ToyModel(end_every=end_every)
+    serve(jobs, scheduler, kv, model=model, max_model_len=MAX_LEN)
