@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Mode = Literal["compiled", "interpreter", "absent"]
 MIN_CAPABILITY = 75  # a T4
+NOT_INSTALLED = "Triton is not installed: pip install 'toyserve[triton]' (Linux only)"
 INTERPRETER = 0  # what `architecture` answers there
 
 AMD = 1_000  # added to the capability that tiles are chosen for
@@ -73,10 +74,9 @@ def _support(device: "torch.device", dtype: "torch.dtype | None", mode: Mode) ->
     import torch
 
     if mode == "absent":
-        why = "Triton is not installed: pip install 'toyserve[triton]' (Linux only)"
-        return Support(mode, why)
+        return Support(mode, NOT_INSTALLED)
     if mode == "interpreter":
-        why = _why_no_interpreter() or _why_not_dtype(torch, mode, INTERPRETER, dtype)
+        why = why_no_interpreter() or _why_not_dtype(torch, mode, INTERPRETER, dtype)
         return Support(mode, why)
     if device.type != "cuda":
         late = interpreter_requested()
@@ -107,9 +107,11 @@ def _why_not_dtype(torch, mode: Mode, capability: int, dtype: "torch.dtype | Non
     return None
 
 
-def _why_no_interpreter() -> str | None:
-    triton, numpy = (_version(name) for name in ("triton", "numpy"))
-    if triton < (3, 7) and numpy >= (2, 4):
+def why_no_interpreter() -> str | None:
+    """Why a process started with `TRITON_INTERPRET=1` could not run the kernels; None if it can."""
+    if importlib.util.find_spec("triton") is None:
+        return NOT_INSTALLED
+    if _version("triton") < (3, 7) and _version("numpy") >= (2, 4):
         return "this Triton's interpreter cannot loop under numpy 2.4 or later: use numpy<2.4"
     return None
 

@@ -1,0 +1,31 @@
+"""Run the tests of `interpreted/` in a process that interprets the kernels."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from toyserve_kernels.backend import why_no_interpreter
+
+INTERPRETED = Path(__file__).parent / "interpreted"
+FILES = sorted(path.name for path in INTERPRETED.glob("test_*.py"))
+REASON = why_no_interpreter()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(REASON is not None, reason=str(REASON))
+@pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") == "1", reason="interpreted/ is collected directly"
+)
+@pytest.mark.parametrize("name", FILES)
+def test_the_kernels_in_the_interpreter(name: str) -> None:
+    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # two are slower on 16x64
+    child = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--tb=short", str(INTERPRETED / name)],
+        env=os.environ | {"TRITON_INTERPRET": "1"} | threads,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert child.returncode == 0, child.stdout[-6000:] + child.stderr[-2000:]
