@@ -315,8 +315,9 @@ def format_table(summary: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _label(name: str) -> str:
-    name = name.removeprefix("num_").removesuffix("_per_s").removesuffix("_s")
-    return name.replace("_", " ")
+    if name.endswith("_per_s"):
+        name += "econd"
+    return name.removeprefix("num_").removesuffix("_s").replace("_", " ")
 
 
 def _format(name: str, value: float) -> str:
@@ -325,5 +326,5 @@ def _format(name: str, value: float) -> str:
     if name.endswith(("_used", "_share", "_max")) or name == "kv_used_mean":
         return f"{value:.1%}"
     if name.endswith("_per_s"):
-        return f"{value:,.1f} per second"
+        return f"{value:,.1f}"
     return f"{value:.3f} s" if name.endswith("_s") else f"{value:.2f}"
