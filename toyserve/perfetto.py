@@ -154,17 +154,18 @@ def _waits(recording: Recording, tracks: dict[str, int]) -> Iterator[Event]:
         if record.finish_reason is not FinishReason.REFUSED
     }
 
-    def wait(request_id: str, end: float) -> Event:
+    def wait(request_id: str, end: float) -> Iterator[Event]:
         start, name = since.pop(request_id)
-        return _slice(REQUESTS, tracks[request_id], name, start, max(start, end), {})
+        if end > start:
+            yield _slice(REQUESTS, tracks[request_id], name, start, end, {})
 
     for step in recording.steps:
         for request_id in step.preempted:
             since.setdefault(request_id, (step.start_time, "preempted"))
         for request_id in step.admitted:
             if request_id in since:
-                yield wait(request_id, step.start_time)
+                yield from wait(request_id, step.start_time)
     end = max(end_time(requests.values()), recording.steps[-1].end_time if recording.steps else 0.0)
     for request_id in list(since):
         finish = requests[request_id].finish_time
-        yield wait(request_id, end if finish is None else finish)
+        yield from wait(request_id, end if finish is None else finish)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +45,8 @@ def read_azure_trace(
         raise ValueError(
             f"max_model_len is {max_model_len}: a prompt and an answer need at least 2"
         )
+    if max_tokens is not None and max_tokens < 1:
+        raise ValueError(f"max_tokens is {max_tokens}: it must be at least 1")
     rows = _read_rows(Path(path), limit)
     rows.sort(key=lambda row: row[0])
     start = rows[0][0]
@@ -82,7 +84,8 @@ def _read_rows(path: Path, limit: int | None) -> list[tuple[datetime, int, int]]
 def _read_row(path: Path, line: int, row: list[str]) -> tuple[datetime, int, int]:
     try:
         when, prompt, answer = row
-        result = datetime.fromisoformat(when.strip()), int(prompt), int(answer)
+        time = datetime.fromisoformat(when.strip())
+        result = time if time.tzinfo else time.replace(tzinfo=UTC), int(prompt), int(answer)
     except ValueError:
         raise ValueError(
             f"{path}, line {line} is {','.join(row)[:80]!r}: expected a time such as "

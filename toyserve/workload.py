@@ -148,11 +148,10 @@ def make_workload(spec: str) -> Workload:
     lengths: dict[str, Any] = {}
     for item in items:
         key, equals, text = (part.strip() for part in item.partition("="))
-        if not equals or key not in known or key == "path":
-            options = ", ".join(k for k in known if k != "path") or "none"
+        if not equals or key not in known:
+            options = ", ".join(known) or "none"
             raise ValueError(f"workload {name} has no parameter {item!r}: it takes {options}")
-        is_length = key in _LENGTH_TYPES and "lengths" in known
-        (lengths if is_length else arguments)[key] = _parse(name, key, text, known[key])
+        (lengths if key in _LENGTH_TYPES else arguments)[key] = _parse(name, key, text, known[key])
     if lengths:
         arguments["lengths"] = Lengths(**lengths)
     return WORKLOADS[name](**arguments)
@@ -162,9 +161,12 @@ _LENGTH_TYPES: Mapping[str, str] = MappingProxyType({f.name: str(f.type) for f i
 
 
 def _parameters(generator: Callable[..., Workload]) -> dict[str, str]:
-    """Name -> annotation of what may stand in a spec; those of Lengths where it takes lengths."""
+    """Name -> annotation of what may stand after the colon; of lengths, the single fields."""
     known = {p.name: str(p.annotation) for p in inspect.signature(generator).parameters.values()}
-    return known | dict(_LENGTH_TYPES) if "lengths" in known else known
+    known.pop("path", None)
+    if known.pop("lengths", None) is not None:
+        known |= _LENGTH_TYPES
+    return known
 
 
 def _parse(name: str, key: str, text: str, annotation: str) -> int | float | None:
