@@ -45,8 +45,7 @@ def test_ragged_attention_is_right_on_every_case(tile: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("num_splits", [1, 3, 16])
-@pytest.mark.parametrize("tile", DECODE_TILES)
+@pytest.mark.parametrize(("tile", "num_splits"), [*product(DECODE_TILES, (1, 3)), ("default", 16)])
 def test_decode_attention_is_right_on_every_case(tile: str, num_splits: int, dtype: str) -> None:
     def attention(*args: torch.Tensor) -> torch.Tensor:
         return decode_attention(*args, num_splits=num_splits, tile=DECODE_TILES[tile])
