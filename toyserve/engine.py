@@ -14,7 +14,7 @@ from toyserve.request import FinishReason, Request, RequestStatus
 from toyserve.runners.runner import Runner
 from toyserve.schedulers.base import Scheduler
 from toyserve.schedulers.check import check_plan
-from toyserve.schedulers.output import SchedulerOutput
+from toyserve.schedulers.output import SchedulerOutput, StepResult
 
 
 class Engine:
@@ -60,13 +60,13 @@ class Engine:
         self._queue_arrivals()
         start_time = self.clock.now()
         plan = self.scheduler.schedule()
-        if not plan.num_scheduled_tokens:
+        if plan.is_empty:
             self._wait(plan)
             return None
         if self.check:
             check_plan(plan, self.scheduler)
         block_events = self.kv.drain_events()
-        result = self.runner.execute(plan)
+        result = self.runner.execute(plan) if plan.has_work else StepResult()
         finished = self.scheduler.update_from_output(plan, result)
         return self._record(start_time, plan, finished, block_events)
 
@@ -83,6 +83,7 @@ class Engine:
         if self.requests:
             raise ValueError(f"{len(self.requests)} requests are unfinished: abort them first")
         self.recording.close()
+        self.kv.drain_events()  # what was given back after the last step belongs to the old one
         self.recording = Recording(self.recording.meta, keep_steps=self.recording.keep_steps)
         self.clock.restart()
 
@@ -138,7 +139,7 @@ class Engine:
                 f"the prompt has {request.num_prompt_tokens} tokens and the model's context is "
                 f"{limit}: at most {limit - 1} leave room for an answer of one token"
             )
-        return self.kv.refusal(request)
+        return self.kv.refusal(request) or self.scheduler.hooks.refusal(request)
 
     # -- the parts of a step --------------------------------------------------------------------
 
@@ -158,7 +159,7 @@ class Engine:
             del self.requests[request.request_id]
             self.runner.forget(request)
         if self.check:
-            self.kv.check_integrity(self.scheduler.holders())
+            self.scheduler.check_integrity()
         record = self.recording.add_step(
             start_time,
             self.clock.now(),
@@ -180,7 +181,7 @@ class Engine:
             times.append(self.arrivals[0][0])
         if times:
             self.clock.wait_until(min(times))
-        elif self.requests and not plan.preempted:
+        elif self.requests:
             raise RuntimeError(
                 f"{type(self.scheduler).__name__}.schedule() planned nothing while "
                 f"{len(self.scheduler.waiting)} requests wait and {len(self.scheduler.running)} "

@@ -35,6 +35,10 @@ class StepRecord:
     admitted: dict[str, int] = field(default_factory=dict)
     preempted: list[str] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
+    # request -> host blocks that its KV went to, or came back from, in the order of its sequence
+    swapped_out: dict[str, list[int]] = field(default_factory=dict)
+    swapped_in: dict[str, list[int]] = field(default_factory=dict)
+    num_copied_blocks: int = 0  # on the device, because a shared block was about to be written
     num_waiting: int = 0  # still in the queue after this step's admissions
     waiting_for: WaitReason | None = None
     num_free_blocks: int = 0
@@ -141,9 +145,12 @@ class Recording:
             end_time,
             {r.request_id: n for r, n in plan.num_scheduled_tokens.items()},
             {r.request_id: n for r, n in plan.num_padded_tokens.items()},
-            {r.request_id: r.num_cached_tokens for r in plan.admitted},
+            {r.request_id: n for r, n in plan.admitted.items()},
             [r.request_id for r in plan.preempted],
             [r.request_id for r in finished],
+            _host_blocks(plan.swapped_out),
+            _host_blocks(plan.swapped_in),
+            len(plan.block_copies),
             num_waiting,
             plan.waiting_for,
             num_free_blocks,
@@ -260,6 +267,10 @@ _ARRIVAL_FIELDS = (
     "tpot_target",
 )
 _END_FIELDS = ("request_id", "token_ids", "finish_time", "finish_reason", "error")
+
+
+def _host_blocks(swapped: dict[Request, list[tuple[int, int]]]) -> dict[str, list[int]]:
+    return {r.request_id: [host for _, host in pairs] for r, pairs in swapped.items()}
 
 
 def _meta_line(meta: dict[str, Any]) -> dict[str, Any]:

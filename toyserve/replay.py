@@ -44,10 +44,12 @@ def replay_work(recording: Recording) -> Iterator[tuple[StepRecord, list[Work]]]
     }
     for step in recording.steps:
         for request_id in step.preempted:
-            progress[request_id].num_computed = 0
+            if request_id not in step.swapped_out:
+                progress[request_id].num_computed = 0
         for request_id, num_cached in step.admitted.items():
             state = progress[request_id]
-            state.num_computed, state.prefill_until = num_cached, state.num_tokens
+            if request_id not in step.swapped_in:  # else it goes on where it was
+                state.num_computed, state.prefill_until = num_cached, state.num_tokens
         work = []
         for request_id, num_tokens in step.num_scheduled_tokens.items():
             state = progress[request_id]

@@ -17,7 +17,8 @@ from typing import Any
 class RequestStatus(StrEnum):
     WAITING = "waiting"
     RUNNING = "running"
-    PREEMPTED = "preempted"  # waiting again, after it had run
+    PREEMPTED = "preempted"  # waiting again, after it had run; its KV is gone
+    SWAPPED = "swapped"  # waiting again, its KV kept in the host's memory
     FINISHED = "finished"
 
 

@@ -15,6 +15,13 @@ from typing import Literal, NamedTuple, Protocol
 from toyserve.request import Request
 
 
+def whole_number(name: str, value: object, *, at_least: int = 1) -> int:
+    """``value``, or ValueError unless it is a whole number and no less than ``at_least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+        raise ValueError(f"{name} is {value!r}: it must be a whole number, at least {at_least}")
+    return value
+
+
 class BlockEvent(NamedTuple):
     """One change of a block's state, in order; a Recording replays them into memory maps."""
 
@@ -71,11 +78,8 @@ class BlockPool:
     """The free list and the event log, shared by the managers (composed, not inherited)."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
-        for name, value in (("num_blocks", num_blocks), ("block_size", block_size)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} is {value!r}: it must be a whole number, at least 1")
-        self.num_blocks = num_blocks
-        self.block_size = block_size
+        self.num_blocks = whole_number("num_blocks", num_blocks)
+        self.block_size = whole_number("block_size", block_size)
         # A stack: the block freed last is warm in the CPU's cache. Lowest numbers come out first.
         self.free_blocks = list(range(num_blocks - 1, -1, -1))
         self.events: list[BlockEvent] = []

@@ -5,7 +5,8 @@ Agrawal et al., "Taming Throughput-Latency Tradeoff in LLM Inference with Sarath
 
 from __future__ import annotations
 
-from toyserve.schedulers.base import Scheduler, positive_int
+from toyserve.kv.manager import whole_number
+from toyserve.schedulers.base import Preemption, Scheduler
 from toyserve.schedulers.output import SchedulerOutput
 
 
@@ -22,10 +23,17 @@ class ChunkedScheduler(Scheduler):
         *,
         max_chunk: int | None = None,
         watermark: float = 0.0,
+        preemption: Preemption = "recompute",
+        num_host_blocks: int = 0,
     ) -> None:
-        super().__init__(max_running, watermark=watermark)
-        self.token_budget = positive_int("token_budget", token_budget)
-        self.max_chunk = token_budget if max_chunk is None else positive_int("max_chunk", max_chunk)
+        super().__init__(
+            max_running,
+            watermark=watermark,
+            preemption=preemption,
+            num_host_blocks=num_host_blocks,
+        )
+        self.token_budget = whole_number("token_budget", token_budget)
+        self.max_chunk = token_budget if max_chunk is None else whole_number("max_chunk", max_chunk)
         if token_budget < max_running:
             raise ValueError(
                 f"token_budget is {token_budget} and max_running is {max_running}: the budget must "
@@ -34,23 +42,26 @@ class ChunkedScheduler(Scheduler):
 
     def schedule(self) -> SchedulerOutput:
         plan = SchedulerOutput()
-        budget = self.token_budget
         prefilling = []
         for request in list(self.running):  # decodes first: nobody's stream stops for a prompt
             if request.is_prefilling:
                 prefilling.append(request)
-            elif self.run(plan, request, 1):
-                budget -= 1
+            else:
+                self.run(plan, request, 1)
         for request in prefilling:  # then the prompts under way, oldest first
-            chunk = min(request.num_uncomputed_tokens, self.max_chunk, budget)
-            if chunk > 0 and self.run(plan, request, chunk):
-                budget -= chunk
+            chunk = min(request.num_uncomputed_tokens, self.max_chunk, self.budget_left(plan))
+            if chunk > 0:
+                self.run(plan, request, chunk)
         while self.waiting and not plan.preempted:
-            if budget == 0 or len(self.running) >= self.max_running:
-                plan.waiting_for = "budget" if budget == 0 else "slots"
+            if not self.free_slot(plan):
                 break
-            request = self.next_waiting()
-            if not self.admit(plan, request, min(self.max_chunk, budget)):
+            chunk = min(self.max_chunk, self.budget_left(plan))
+            if chunk == 0:
+                plan.waiting_for = "budget"
                 break
-            budget -= plan.num_scheduled_tokens[request]
+            if not self.admit(plan, self.next_waiting(), chunk):
+                break
         return plan
+
+    def budget_left(self, plan: SchedulerOutput) -> int:
+        return self.token_budget - sum(plan.num_scheduled_tokens.values())

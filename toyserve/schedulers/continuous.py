@@ -21,9 +21,6 @@ class ContinuousScheduler(Scheduler):
         for request in list(self.running):
             self.run(plan, request, request.num_uncomputed_tokens)
         while self.waiting and not plan.preempted:
-            if len(self.running) >= self.max_running:
-                plan.waiting_for = "slots"
-                break
-            if not self.admit(plan, self.next_waiting()):
+            if not self.free_slot(plan) or not self.admit(plan, self.next_waiting()):
                 break
         return plan

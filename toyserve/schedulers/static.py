@@ -44,10 +44,10 @@ class StaticScheduler(Scheduler):
         while self.waiting and len(self.batch) < self.max_running:
             request = self.next_waiting()
             # Nobody can be preempted out of a static batch, so all of the answer's room is claimed.
-            if not self.admit(plan, request, whole_answer=True):
+            if not self.admit(plan, request, whole_answer=True) or request is None:
                 break
             self.batch.append(request)
-        longest = max(plan.num_scheduled_tokens.values())
+        longest = max(plan.num_scheduled_tokens.values(), default=0)
         for request, num_tokens in plan.num_scheduled_tokens.items():
             if num_tokens < longest:
                 plan.num_padded_tokens[request] = longest - num_tokens
@@ -66,8 +66,7 @@ class StaticScheduler(Scheduler):
         """
         now = self.clock.now()
         for request in finished:
-            request.status = RequestStatus.FINISHED
-            request.finish_time = now
+            self._end(request, now)
             if request.finish_reason is FinishReason.ABORT and request in self.batch:
                 self.batch.remove(request)
                 self.kv.free(request)
@@ -79,6 +78,9 @@ class StaticScheduler(Scheduler):
             for request in self.batch:
                 self.kv.free(request)
             self.batch = []
+
+    def displace(self, plan: SchedulerOutput, candidate: Request | None) -> bool:
+        return False
 
     def holders(self) -> list[Request]:
         return [*self.batch, *self.waiting]
