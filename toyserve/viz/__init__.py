@@ -3,7 +3,19 @@
 Every function returns the Figure and takes axes to draw into; steps are counted from 1.
 """
 
+from toyserve.viz.blocks import block_map
+from toyserve.viz.kvuse import kv_usage
+from toyserve.viz.latency import latency
 from toyserve.viz.occupancy import occupancy, queue_length
 from toyserve.viz.timeline import timeline
+from toyserve.viz.tokens import token_raster
 
-__all__ = ["occupancy", "queue_length", "timeline"]
+__all__ = [
+    "block_map",
+    "kv_usage",
+    "latency",
+    "occupancy",
+    "queue_length",
+    "timeline",
+    "token_raster",
+]

@@ -52,16 +52,15 @@ def step_load(recording: Recording) -> StepLoad:
         {state: np.zeros(num_steps, dtype=np.int64) for state in ORDER},
     )
     for number, (step, work) in enumerate(replay_work(recording)):
-        rows, tokens = dict.fromkeys(ORDER, 0), dict.fromkeys(ORDER, 0)
+        rows, tokens = dict.fromkeys(Phase, 0), dict.fromkeys(Phase, 0)
         for item in work:
-            state = State(item.phase)
-            tokens[state] += item.num_tokens
-            if item.phase is Phase.PADDING and item.request_id in step.num_scheduled_tokens:
-                continue
-            rows[state] += 1
-        for state in ORDER:
-            load.rows[state][number] = rows[state]
-            load.tokens[state][number] = tokens[state]
+            phase = item.phase
+            tokens[phase] += item.num_tokens
+            if phase is not Phase.PADDING or item.request_id not in step.num_scheduled_tokens:
+                rows[phase] += 1
+        for phase in Phase:
+            load.rows[State(phase)][number] = rows[phase]
+            load.tokens[State(phase)][number] = tokens[phase]
     return load
 
 
@@ -93,7 +92,7 @@ def occupancy(
     for panel, (counts, limit, label) in zip(axes, panels[-len(axes) :], strict=True):
         used |= _stack(panel, counts, limit, edges, group, look)
         panel.set_ylabel(label)
-    _x_axis(axes[-1], x, edges, look)
+    x_axis(axes[-1], x, edges)
     if not recording.steps:
         say_empty(axes[-1], recording, look)
     set_title(axes[0], _title(recording, load) if title is None else title, look)
@@ -139,7 +138,7 @@ def queue_length(
         )  # fmt: skip
     ax.set_ylim(0, max(1.0, 1.08 * float(waiting.max(initial=0))))
     ax.set_ylabel("requests waiting")
-    _x_axis(ax, x, edges, look)
+    x_axis(ax, x, edges)
     longest = round(float(waiting.max(initial=0)))
     left = recording.steps[-1].num_waiting if recording.steps else 0
     end = "it empties" if left == 0 else f"{left:,} still wait at the end"
@@ -229,7 +228,7 @@ def _axes_for(ax: Axes | Sequence[Axes] | None, theme: Theme) -> list[Axes]:
     return axes
 
 
-def _x_axis(ax: Axes, x: str, edges: NDArray[np.float64], theme: Theme) -> None:
+def x_axis(ax: Axes, x: str, edges: NDArray[np.float64]) -> None:
     low, high = (float(edges[0]), float(edges[-1])) if len(edges) > 1 else (0.0, 1.0)
     ax.set_xlim(low, high if high > low else low + 1)
     if x == "time":

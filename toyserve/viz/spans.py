@@ -17,6 +17,7 @@ from toyserve.replay import Phase, Work, replay_work
 from toyserve.request import FinishReason
 from toyserve.viz.style import State
 
+_STATES = {phase: State(phase) for phase in Phase}  # a look-up, as it runs once per token
 OUTSIDE = (State.WAITING, State.PREEMPTED, State.SWAPPED)
 
 
@@ -137,7 +138,7 @@ class _Builder:
                 useful = step.num_scheduled_tokens.get(item.request_id, 0)
                 share = i + useful / (useful + padded[item.request_id])
                 start, end = (share, end) if item.phase is Phase.PADDING else (start, share)
-            self._work(request, State(item.phase), start, end, item.num_tokens)
+            self._work(request, _STATES[item.phase], start, end, item.num_tokens)
             if item.sampled:
                 track = self.tracks[request]
                 track.num_sampled += 1

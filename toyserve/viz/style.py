@@ -109,6 +109,29 @@ STATES: dict[State, Look] = {
     ),
 }  # fmt: skip
 
+# KV memory has its own three looks: what a slot holds, not who is doing what.
+MEMORY: dict[str, Look] = {
+    "written": Look(
+        "#44AA99", "#44AA99", "", "#22635a", "#0f3d37", "#1a1a1a", "#0d1b26", "holds tokens"
+    ),
+    "empty": Look(
+        "#FBE3D6", "#5b3a2a", "////", "#D55E00", "#F0843C", "#1a1a1a", "#e8e8e8",
+        "taken but empty (internal fragmentation)",
+    ),
+    "cached": Look(
+        "#DDEFC2", "#3d5226", "--", "#6f9a2f", "#a3cf5f", "#1a1a1a", "#e8e8e8",
+        "cached for re-use",
+    ),
+    "free": Look(
+        "#ffffff", "#15171c", "..", "#cfcfcf", "#3a3e47", "#333333", "#8b909a", "free"
+    ),
+}  # fmt: skip
+
+# Fills that tell requests apart in a block map (Paul Tol's light set); dark text reads on all.
+OWNERS = (
+    "#77AADD", "#EE8866", "#EEDD88", "#FFAABB", "#99DDFF", "#44BB99", "#BBCC33", "#D1BBD7",
+)  # fmt: skip
+
 # name -> (marker, filled, meaning)
 MARKS: dict[str, tuple[str, bool, str]] = {
     "admitted": (">", True, "admitted"),
@@ -192,7 +215,10 @@ def set_title(ax: Axes, title: str, theme: Theme) -> None:
 
 def state_patch(state: State, theme: Theme, meaning: str | None = None) -> Patch:
     """A legend entry that looks like the state."""
-    look = STATES[state]
+    return look_patch(STATES[state], theme, meaning)
+
+
+def look_patch(look: Look, theme: Theme, meaning: str | None = None) -> Patch:
     return Patch(
         facecolor=look.fill(theme),
         edgecolor=look.edge(theme),

@@ -46,3 +46,12 @@ def say_empty(ax: Axes, recording: Recording, theme: Theme) -> None:
         0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center", color=theme.ink,
         fontsize=9, wrap=True,
     )  # fmt: skip
+
+
+def format_seconds(seconds: float) -> str:
+    """Short, with a unit that people read: 820 µs, 12 ms, 1.3 s."""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} µs"
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g} ms"
+    return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
