@@ -18,6 +18,7 @@ TORCH_FREE = [
     "toyserve.costs",
     "toyserve.capacity",
     "toyserve.metrics",
+    "toyserve.utilization",
     "toyserve.workload",
     "toyserve.recording",
     "toyserve.replay",

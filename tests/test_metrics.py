@@ -53,6 +53,7 @@ def test_a_timeline_by_hand():
     assert times == {"a": [1, 2, 3], "b": [1], "c": [2, 3, 4, 5]}
     got = metrics.summarize(recording)
     assert (got["num_requests"], got["num_finished"], got["num_steps"]) == (3, 3, 5)
+    assert got["num_preemptions"] == got["num_recomputed_tokens"] == 0
     assert got["output_tokens"] == 8
     assert got["makespan_s"] == 5
     assert got["output_tokens_per_s"] == pytest.approx(8 / 5)
@@ -106,6 +107,9 @@ def test_a_preemption_resets_no_clock_and_is_counted():
     assert got["num_preemptions"] >= 1
     late = recording.requests["b"]
     assert late.num_preemptions >= 1
+    # every position but the last of 13 must be computed once; the rest was computed again
+    computed = sum(sum(s.num_scheduled_tokens.values()) for s in recording.steps)
+    assert got["num_recomputed_tokens"] == computed - 2 * 12 > 0
     gaps = [b - a for a, b in itertools.pairwise(late.token_times)]
     assert got["itl_ms"]["max"] == 1000 * max(gaps) > 1000
     assert metrics.ttft(late) == 1

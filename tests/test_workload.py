@@ -197,7 +197,7 @@ def test_freeze_stalls_fifty_streams_when_the_prompt_runs_whole_and_hardly_in_ch
     settings = workload.settings
     gaps = {}
     for scheduler in (ContinuousScheduler(51), ChunkedScheduler(51, 512)):
-        recording = simulate(workload, scheduler, settings["num_blocks"])
+        recording = simulate(workload, scheduler, settings["num_blocks"], model="llama-3.1-8b")
         assert not any(s.preempted for s in recording.steps)
         times = recording.requests["user-7"].token_times
         assert times[0] < 1.0 < times[-1]  # it is reading when the prompt comes

@@ -10,6 +10,8 @@
 - **Makespan**: first arrival to the last token or end of any request.
 - **Goodput**: requests that finished within all the targets they carry. A one-token answer cannot
   miss a TPOT target; a refused or aborted request has missed its targets.
+
+How busy the steps and the memory were is in ``utilization.py``; ``summarize`` gives both.
 """
 
 from __future__ import annotations
@@ -19,8 +21,32 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from toyserve.recording import Recording, RequestRecord, StepRecord
+from toyserve.recording import Recording, RequestRecord
 from toyserve.request import FinishReason
+from toyserve.utilization import kv_used, summarize_steps
+
+__all__ = [
+    "by_priority",
+    "by_user",
+    "distribution_ms",
+    "e2e",
+    "end_time",
+    "format_table",
+    "goodput",
+    "group_by",
+    "has_targets",
+    "itl",
+    "jain_index",
+    "kv_used",
+    "met_targets",
+    "percentile",
+    "queue_wait",
+    "summarize",
+    "summarize_requests",
+    "summarize_steps",
+    "tpot",
+    "ttft",
+]
 
 _DONE = (FinishReason.STOP, FinishReason.LENGTH)
 
@@ -208,79 +234,6 @@ def jain_index(values: Iterable[float]) -> float | None:
         return 1.0
     scaled = [x / largest for x in shares]  # so that tiny and huge shares do not under- or overflow
     return sum(scaled) ** 2 / (len(scaled) * sum(x * x for x in scaled))
-
-
-# -- steps --------------------------------------------------------------
-
-_STEP_METRICS = (
-    "mean_running",
-    "budget_used",
-    "slots_used",
-    "padding_share",
-    "kv_used_max",
-    "kv_used_mean",
-)
-
-
-def summarize_steps(recording: Recording) -> dict[str, float | None]:
-    """Averages over the steps, each step counting once however long it took; all shares 0 .. 1.
-
-    mean_running: requests per step that had a token computed, padding excluded.
-    slots_used: mean_running over the scheduler's max_running.
-    budget_used: the share of a step's capacity that did useful work. With a token budget, scheduled
-    tokens over the budget; without one, slots_used. Padding is never useful.
-    padding_share: padded positions over all positions computed, in the whole run.
-    kv_used_max, kv_used_mean: blocks that some request refers to while the step runs, over all.
-    All None when the recording kept no steps.
-    """
-    steps = recording.steps
-    if not steps:
-        return dict.fromkeys(_STEP_METRICS)
-    num_steps = len(steps)
-    rows = sum(len(s.num_scheduled_tokens) for s in steps)
-    scheduled = sum(sum(s.num_scheduled_tokens.values()) for s in steps)
-    padded = sum(sum(s.num_padded_tokens.values()) for s in steps)
-    slots, budget = recording.meta.get("max_running"), recording.meta.get("token_budget")
-    slots_used = rows / (num_steps * slots) if slots else None
-    used = kv_used(recording)
-    num_blocks = recording.meta.get("num_blocks")
-    return {
-        "mean_running": rows / num_steps,
-        "budget_used": scheduled / (num_steps * budget) if budget else slots_used,
-        "slots_used": slots_used,
-        "padding_share": padded / (scheduled + padded),
-        "kv_used_max": max(used) / num_blocks if num_blocks else None,
-        "kv_used_mean": sum(used) / (num_steps * num_blocks) if num_blocks else None,
-    }
-
-
-def kv_used(recording: Recording) -> list[int]:
-    """Per step: how many blocks some request refers to while it runs (a shared block counts once).
-
-    From the block events alone, so that a block which is only cached counts as free.
-    """
-    references: dict[int, int] = {}
-    used = []
-
-    def apply(step_events: Iterable[Any]) -> None:
-        for kind, block, _ in step_events:
-            if kind == "take":
-                references[block] = references.get(block, 0) + 1
-            elif kind == "drop":
-                references[block] -= 1
-                if not references[block]:
-                    del references[block]
-
-    for step in recording.steps:
-        apply(step.block_events)
-        used.append(len(references))
-        apply(step.block_events_after)
-    return used
-
-
-def num_computed_tokens(steps: Iterable[StepRecord]) -> int:
-    """Token positions computed usefully in these steps: prompts, answers, and recomputation."""
-    return sum(sum(step.num_scheduled_tokens.values()) for step in steps)
 
 
 # -- the whole run --------------------------------------------------------------

@@ -167,6 +167,8 @@ MODELS: Mapping[str, ModelSpec] = MappingProxyType(
         # config.json of meta-llama/Meta-Llama-3-8B and -70B
         "llama-3-8b": ModelSpec("llama-3-8b", 32, 4096, 32, 8, 128, 14336, 128256, 8192),
         "llama-3-70b": ModelSpec("llama-3-70b", 80, 8192, 64, 8, 128, 28672, 128256, 8192),
+        # config.json of meta-llama/Llama-3.1-8B: the same shape, a longer context
+        "llama-3.1-8b": ModelSpec("llama-3.1-8b", 32, 4096, 32, 8, 128, 14336, 128256, 131072),
         # config.json of mistralai/Mistral-7B-v0.1: 8 KV heads and a window of 4096 tokens
         "mistral-7b": ModelSpec(
             "mistral-7b", 32, 4096, 32, 8, 128, 14336, 32000, 32768, sliding_window=4096

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from toyserve.metrics import end_time, kv_used
+from toyserve.metrics import end_time
 from toyserve.recording import Recording, StepRecord
 from toyserve.replay import Work, replay_work
 from toyserve.request import FinishReason
+from toyserve.utilization import kv_used
 
 Event = dict[str, Any]
 

@@ -62,7 +62,7 @@ def long_prompt(num_decoding: int = 0) -> Workload:
 def freeze(num_decoding: int = 50, prompt_len: int = 50_000, arrival_time: float = 1.0) -> Workload:
     """50 users are reading along when, after a second, somebody sends a prompt of 50,000 tokens.
 
-    For the virtual clock: no small model has that much context.
+    For the virtual clock, and a model with that much context, such as llama-3.1-8b.
     """
     decoding = tuple(_request(f"user-{i}", 100, 600) for i in range(num_decoding))
     late = _request("long", prompt_len, 100, arrival_time)
