@@ -178,6 +178,18 @@ def test_swap_time_is_bytes_over_pcie():
     assert BOUND.swap_time(250) == pytest.approx(2.5)
 
 
+def test_swapped_kv_is_charged_to_the_step_that_moves_it():
+    work = {request(9, 9): 1}
+    plain = BOUND.step_time(SchedulerOutput(dict(work)))
+    victim, back = request(25, 25), request(50, 50)
+    out = SchedulerOutput(dict(work), swapped_out={victim: [(0, 0)]})
+    both = SchedulerOutput(dict(work), swapped_out={victim: [(0, 0)]}, swapped_in={back: [(1, 1)]})
+    assert BOUND.step_time(out) - plain == pytest.approx(25 * 16 / 100)
+    assert BOUND.step_time(both) - plain == pytest.approx(75 * 16 / 100)
+    # a step may do nothing else
+    assert BOUND.step_time(SchedulerOutput(swapped_out={victim: []})) == pytest.approx(4)
+
+
 def test_names_in_any_case_and_specs_pass_through():
     assert get_hardware("H100") is get_hardware("h100-sxm") is get_hardware(HARDWARE["h100"])
     assert get_model("Llama-3-8B") is MODELS["llama-3-8b"]

@@ -11,9 +11,9 @@ moved over bandwidth and FLOPs over peak. A step has two parts, which run one af
 Each gets its own maximum: the linear layers of a big prefill can be bound by arithmetic while the
 attention of the decodes beside it is bound by bandwidth. A fixed launch time is added.
 
-Left out: activations, the embedding lookup, norms, sampling, and (with several GPUs) the
-communication between them. What these cost is in the efficiencies, or in the error that a
-calibration reports (``fitted.py``).
+Left out: activations, the embedding lookup, norms, sampling, copies of blocks on the device, and
+(with several GPUs) the communication between them. What these cost is in the efficiencies, or in
+the error that a calibration reports (``fitted.py``).
 """
 
 from __future__ import annotations
@@ -126,8 +126,15 @@ class RooflineCostModel:
     # -- a step ---------------------------------------------------------------------------------
 
     def step_time(self, plan: SchedulerOutput) -> float:
-        """Seconds that the planned step takes. Call it before the counters move."""
-        return self.time_of(StepShape.of_plan(plan, self.model.sliding_window))
+        """Seconds that the planned step takes. Call it before the counters move.
+
+        KV that is swapped crosses the bus before anything else runs: nothing hides that time.
+        """
+        seconds = self.time_of(StepShape.of_plan(plan, self.model.sliding_window))
+        if plan.swapped_out or plan.swapped_in:
+            num_tokens = sum(r.num_computed_tokens for r in (*plan.swapped_out, *plan.swapped_in))
+            seconds += self.swap_time(num_tokens * self.model.kv_bytes_per_token)
+        return seconds
 
     def time_of(self, shape: StepShape) -> float:
         """Seconds of a step of this shape; 0 for an empty one."""
