@@ -297,5 +297,7 @@ class Scheduler:
         if self.hooks.on_leave and request.status is RequestStatus.RUNNING:
             self.hooks.on_leave(request, now)
         request.status = RequestStatus.FINISHED
-        request.finish_time = now
+        # An answer is over with its last token; the bookkeeping since then is not the user's wait.
+        answered = request.finish_reason is not FinishReason.ABORT and request.token_times
+        request.finish_time = request.token_times[-1] if answered else now
         self.swap.free(request)

@@ -1,0 +1,231 @@
+"""Requests at and over every limit: one clear sentence, and the others are served."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from models_for_tests import EOS, generate
+
+from toyserve import LLM, Request, SamplingParams
+
+GREEDY5 = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
+GOOD = [4, 5, 6]
+
+
+def served(llm: LLM, folder: Path, bad: object, params: SamplingParams = GREEDY5) -> str:
+    """Put ``bad`` between two good prompts; the good ones are answered; returns bad's error."""
+    with pytest.warns(UserWarning, match="was refused"):
+        first, refused, last = llm.generate([GOOD, bad, GOOD[:2]], [GREEDY5, params, GREEDY5])
+    assert first.token_ids == generate(folder, GOOD, 5, ignore_eos=True)
+    assert last.token_ids == generate(folder, GOOD[:2], 5, ignore_eos=True)
+    assert refused.finish_reason == "refused"
+    assert refused.token_ids == [] and refused.text == ""
+    assert refused.metrics.ttft is None and refused.metrics.e2e is None
+    assert llm.kv.num_free_blocks == llm.kv.num_blocks
+    assert refused.error
+    return refused.error
+
+
+@pytest.mark.parametrize("empty", ["", []])
+def test_empty_prompt_is_refused(tiny_gpt2: Path, empty: object) -> None:
+    assert "empty" in served(LLM(tiny_gpt2), tiny_gpt2, empty)
+
+
+@pytest.mark.parametrize("scheduler", ["sequential", "static", "continuous", "chunked"])
+@pytest.mark.parametrize("length", [64, 65, 200])
+def test_prompt_at_and_over_the_context_is_refused_with_both_numbers(
+    tiny_gpt2: Path, length: int, scheduler: str
+) -> None:
+    error = served(LLM(tiny_gpt2, scheduler=scheduler), tiny_gpt2, [1] * length)
+    assert str(length) in error and "64" in error and "63" in error
+
+
+@pytest.mark.parametrize("max_tokens", [1, 50])
+def test_the_longest_prompt_gets_one_token_and_the_reason_length(
+    tiny_gpt2: Path, max_tokens: int
+) -> None:
+    prompt = [i % EOS for i in range(63)]
+    params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
+    out = LLM(tiny_gpt2, check=True).generate([prompt], params)[0]
+    assert out.token_ids == generate(tiny_gpt2, prompt, 1, ignore_eos=True)
+    assert out.finish_reason == "length"
+
+
+def test_decoding_runs_to_the_context_limit_even_when_preempted_near_it(tiny_gpt2: Path) -> None:
+    params = SamplingParams(temperature=0, max_tokens=500, ignore_eos=True)
+    prompts = [[7] * 40, [8] * 39]
+    llm = LLM(tiny_gpt2, num_blocks=26, block_size=4, max_running=2, check=True)
+    outputs = llm.generate(prompts, params)
+    for prompt, out in zip(prompts, outputs, strict=True):
+        assert out.token_ids == generate(tiny_gpt2, prompt, 500, ignore_eos=True)
+        assert len(prompt) + len(out.token_ids) == 64 and out.finish_reason == "length"
+    assert sum(o.metrics.num_preemptions for o in outputs) > 0
+
+
+def test_context_of_the_bundled_model_is_1024() -> None:
+    llm = LLM("toy", num_blocks=70)
+    outs = llm.generate([[5] * 1022], SamplingParams(temperature=0, max_tokens=9, ignore_eos=True))
+    assert len(outs[0].token_ids) == 2 and outs[0].finish_reason == "length"
+    with pytest.warns(UserWarning, match="1024"):
+        assert llm.generate([[5] * 1024], GREEDY5)[0].finish_reason == "refused"
+
+
+@pytest.mark.parametrize("length, fits", [(31, True), (32, True), (33, True), (34, False)])
+@pytest.mark.parametrize("scheduler", ["sequential", "static", "continuous", "chunked"])
+def test_what_cannot_fit_the_pool_is_refused_at_once_and_blocks_nobody(
+    tiny_gpt2: Path, scheduler: str, length: int, fits: bool
+) -> None:
+    """Pool of 37 slots: a prompt of 33 with 5 tokens needs 37 (the last token needs no slot)."""
+    llm = LLM(tiny_gpt2, scheduler=scheduler, num_blocks=37, block_size=1, check=True)
+    if fits:
+        outs = llm.generate([[3] * length, GOOD], GREEDY5)
+        assert outs[0].token_ids == generate(tiny_gpt2, [3] * length, 5, ignore_eos=True)
+    else:
+        error = served(llm, tiny_gpt2, [3] * length)
+        assert "38" in error and "37" in error and "num_blocks" in error
+
+
+def test_a_prompt_longer_than_budget_or_chunk_is_chunked_not_stuck(tiny_gpt2: Path) -> None:
+    for budget, chunk in ((4, None), (9, 4), (16, 100)):
+        llm = LLM(tiny_gpt2, max_running=4, token_budget=budget, max_chunk=chunk, check=True)
+        for n in (budget - 1, budget, budget + 1, 3 * budget):
+            prompt = [i % EOS for i in range(n)]
+            out = llm.generate([prompt, GOOD], GREEDY5)[0]
+            assert out.token_ids == generate(tiny_gpt2, prompt, 5, ignore_eos=True)
+            ran = [s.num_scheduled_tokens.get(out.request_id, 0) for s in llm.recording.steps]
+            assert sum(ran) == n + 4, "every prompt token runs exactly once"
+            assert max(ran) <= (chunk or budget)
+
+
+def test_max_tokens_one_gives_exactly_one_token(tiny_gpt2: Path) -> None:
+    one = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
+    out = LLM(tiny_gpt2).generate([GOOD], one)[0]
+    assert out.token_ids == generate(tiny_gpt2, GOOD, 1, ignore_eos=True)
+    assert out.finish_reason == "length"
+    assert out.metrics.tpot is None and out.metrics.ttft == out.metrics.e2e
+
+
+def test_end_token_as_the_first_token_is_an_answer_of_one_token_and_no_text(
+    tiny_gpt2: Path,
+) -> None:
+    llm = LLM(tiny_gpt2)
+    first = llm.generate([GOOD], SamplingParams(temperature=0, max_tokens=9))[0].token_ids[0]
+    params = SamplingParams(temperature=0, max_tokens=9, stop_token_ids=[first])
+    out = llm.generate([GOOD], params)[0]
+    assert out.token_ids == [first] and out.text == "" and out.finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"max_tokens": 0},
+        {"max_tokens": -3},
+        {"max_tokens": 2.5},
+        {"max_tokens": True},
+        {"temperature": math.nan},
+        {"temperature": -1},
+        {"temperature": math.inf},
+        {"temperature": "hot"},
+        {"top_p": 0},
+        {"top_p": 1.5},
+        {"top_p": math.nan},
+        {"top_k": -1},
+        {"top_k": 1.5},
+        {"min_tokens": 70},
+        {"stop": ("",)},
+        {"stop": (3,)},
+        {"stop_token_ids": (-1,)},
+        {"logprobs": 50},
+        {"seed": 1.5},
+    ],
+    ids=str,
+)
+def test_meaningless_sampling_parameters_raise_with_their_value(bad: dict[str, object]) -> None:
+    with pytest.raises(ValueError) as error:
+        SamplingParams(**bad)  # type: ignore[arg-type]
+    (value,) = bad.values()
+    assert str(value) in str(error.value) and str(error.value).count("\n") == 0
+
+
+def test_extreme_temperatures_leave_the_batch_alone(tiny_gpt2: Path) -> None:
+    llm = LLM(tiny_gpt2, max_running=8)
+    greedy = generate(tiny_gpt2, GOOD, 6, ignore_eos=True)
+    temperatures = [0, 1e-6, 1e-4, 100, 1e-320, 1e300]
+    params = [
+        SamplingParams(temperature=t, top_p=p, max_tokens=6, ignore_eos=True, seed=1)
+        for t in temperatures
+        for p in (1.0, 1e-4)
+    ]
+    outs = llm.generate([GOOD] * len(params), params)
+    for param, out in zip(params, outs, strict=True):
+        assert len(out.token_ids) == 6
+        if param.temperature <= 1e-4 or param.top_p < 1:
+            assert out.token_ids == greedy
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ({"scheduler": "clever"}, ["'clever'", "chunked"]),
+        ({"kv": "magic"}, ["'magic'", "paged"]),
+        ({"policy": "nepotism"}, ["'nepotism'", "fcfs"]),
+        ({"preemption": "kill"}, ["'kill'", "recompute"]),
+        ({"clock": "abacus"}, ["abacus", "h100"]),
+        ({"num_blocks": 0}, ["num_blocks", "0"]),
+        ({"block_size": -2}, ["block_size", "-2"]),
+        ({"max_running": 0}, ["max_running", "0"]),
+        ({"max_running": 20, "token_budget": 8}, ["20", "8", "token_budget"]),
+        ({"scheduler": "continuous", "token_budget": 64}, ["token_budget", "continuous"]),
+        ({"scheduler": "chunked", "max_wait": 1.0}, ["max_wait", "chunked"]),
+        ({"max_model_len": 65}, ["65", "64"]),
+        ({"max_model_len": 1}, ["1", "64"]),
+        ({"kv": "reserved", "num_blocks": 2}, ["64", "2 blocks"]),
+        ({"dtype": "int8"}, ["int8", "float32"]),
+        ({"device": "cuda"}, ["cuda"]),
+    ],
+    ids=str,
+)
+def test_unknown_names_and_impossible_combinations_raise_one_sentence(
+    tiny_gpt2: Path, arguments: dict[str, object], words: list[str]
+) -> None:
+    import torch
+
+    if arguments == {"device": "cuda"} and torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA GPU")
+    with pytest.raises(ValueError) as error:
+        LLM(tiny_gpt2, **arguments)  # type: ignore[arg-type]
+    message = str(error.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+def test_unknown_argument_is_refused(tiny_gpt2: Path) -> None:
+    with pytest.raises(TypeError, match="max_num_seqs"):
+        LLM(tiny_gpt2, max_num_seqs=4)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("prompts", [3, [3.5], [None], [[70]], [[-1]], [["a"]], [b"x"]], ids=str)
+def test_prompts_of_the_wrong_kind_raise(tiny_gpt2: Path, prompts: object) -> None:
+    with pytest.raises(ValueError, match="prompt"):
+        LLM(tiny_gpt2).generate(prompts, GREEDY5)  # type: ignore[arg-type]
+
+
+def test_engine_serves_on_after_bad_input(tiny_gpt2: Path) -> None:
+    llm = LLM(tiny_gpt2)
+    with pytest.raises(ValueError, match="70"):
+        llm.generate([GOOD, [70]], GREEDY5)
+    with pytest.raises(ValueError, match="2 entries for 1 prompts"):
+        llm.generate([GOOD], [GREEDY5, GREEDY5])
+    assert llm.generate([GOOD], GREEDY5)[0].token_ids == generate(
+        tiny_gpt2, GOOD, 5, ignore_eos=True
+    )
+
+
+def test_requests_refuse_priorities_and_times_that_are_not_numbers() -> None:
+    with pytest.raises(ValueError, match="priority"):
+        Request("a", [1], priority=1.5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="arrival_time"):
+        Request("a", [1], arrival_time=math.nan)
