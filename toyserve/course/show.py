@@ -58,9 +58,14 @@ def show_source(*objects: Any, docstrings: bool = False) -> Shown:
 
 
 def show_diff(before: Any, after: Any, *, docstrings: bool = False) -> Shown:
-    """Every line of both: removed ones marked -, added ones +."""
+    """All lines of both: the removed ones marked -, the added ones +."""
     old, new = (source_of(o, docstrings=docstrings).splitlines() for o in (before, after))
-    rows = [(row[0], row[2:]) for row in difflib.ndiff(old, new) if row[0] != "?"]
+    rows: list[tuple[str, str]] = []
+    for kind, i, j, k, end in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if kind == "equal":
+            rows += [(" ", line) for line in old[i:j]]
+        else:  # what goes, then what comes: two blocks read better than lines taking turns
+            rows += [("-", line) for line in old[i:j]] + [("+", line) for line in new[k:end]]
     removed, added = (sum(sign == mark for sign, _ in rows) for mark in "-+")
     title = f"{_title(before)} → {_title(after)}: {_count(removed)} out, {_count(added)} in"
     text = f"{title}\n" + "\n".join(f"{sign} {line}".rstrip() for sign, line in rows)

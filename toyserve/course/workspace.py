@@ -20,7 +20,7 @@ MANIFEST = ".toyserve-delivered.json"
 _FOLDERS = ("lessons", "exercises")
 
 
-class WorkspaceError(Exception):
+class WorkspaceError(ValueError):
     """One sentence for the learner."""
 
 
