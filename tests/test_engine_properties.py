@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sim import Job, ToyModel, serve
 
-from toyserve.kv import KVManager, PagedKV, ReservedKV
+from toyserve.kv import ContiguousKV, KVManager, PagedKV, ReservedKV
 from toyserve.schedulers import (
     ChunkedScheduler,
     ContinuousScheduler,
@@ -51,17 +51,19 @@ def schedulers(draw: st.DrawFn) -> Scheduler:
     max_running = draw(st.integers(2, 7))
     if kind == "static":
         return StaticScheduler(max_running, max_wait=float(draw(st.integers(0, 5))))
-    watermark = draw(st.sampled_from([0.0, 0.0, 0.1, 0.5]))
+    memory = {"watermark": draw(st.sampled_from([0.0, 0.0, 0.1, 0.5]))}
+    if draw(st.booleans()):
+        memory |= {"preemption": "swap", "num_host_blocks": draw(st.sampled_from([0, 1, 4, 30]))}
     if kind == "continuous":
-        return ContinuousScheduler(max_running, watermark=watermark)
+        return ContinuousScheduler(max_running, **memory)
     budget = draw(st.integers(max_running, max_running + 12))
     max_chunk = draw(st.none() | st.integers(1, 8))
-    return ChunkedScheduler(max_running, budget, max_chunk=max_chunk, watermark=watermark)
+    return ChunkedScheduler(max_running, budget, max_chunk=max_chunk, **memory)
 
 
 @st.composite
 def managers(draw: st.DrawFn) -> KVManager:
-    kind = draw(st.sampled_from(["reserved", "paged", "paged", "paged"]))
+    kind = draw(st.sampled_from(["reserved", "contiguous", "paged", "prefix", "prefix"]))
     block_size = draw(st.sampled_from([1, 2, 4, 4, 16]))
     if kind == "reserved":
         per_request = -(-(MAX_LEN - 1) // block_size)
@@ -69,7 +71,10 @@ def managers(draw: st.DrawFn) -> KVManager:
             draw(st.integers(per_request, 4 * per_request)), block_size, max_model_len=MAX_LEN
         )
     smallest, largest = -(-30 // block_size), -(-70 // block_size)
-    return PagedKV(draw(st.integers(smallest, largest)), block_size)
+    num_blocks = draw(st.integers(smallest, largest))
+    if kind == "contiguous":
+        return ContiguousKV(num_blocks, block_size)
+    return PagedKV(num_blocks, block_size, prefix_caching=kind == "prefix")
 
 
 @settings(max_examples=600, deadline=None, derandomize=True)

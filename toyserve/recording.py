@@ -289,4 +289,4 @@ def _step_line(step: StepRecord) -> dict[str, Any]:
     """Without the index, which is the line's place, and without what is empty."""
     fields = {name: value for name, value in asdict(step).items() if value not in ({}, [], None)}
     fields.pop("index", None)
-    return {"kind": "step", **fields}
+    return {"kind": "step", "num_scheduled_tokens": {}, **fields}

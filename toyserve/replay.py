@@ -86,8 +86,9 @@ class MemoryMap:
 
     num_blocks: int
     block_size: int
-    owners: list[tuple[str, ...]]  # per block; () is free
+    owners: list[tuple[str, ...]]  # per block, several if it is shared; () is free, or cached only
     num_written: list[int] = field(default_factory=list)  # per block, 0 .. block_size
+    cached: list[bool] = field(default_factory=list)  # per block: kept for whoever begins the same
 
     @property
     def num_used_blocks(self) -> int:
@@ -97,7 +98,8 @@ class MemoryMap:
     def num_wasted_slots(self) -> int:
         """Slots that are held but hold nothing: internal fragmentation."""
         held = self.num_used_blocks * self.block_size
-        return held - sum(self.num_written)
+        written = zip(self.owners, self.num_written, strict=True)
+        return held - sum(num for owners, num in written if owners)
 
 
 def replay_memory(recording: Recording) -> Iterator[tuple[StepRecord, MemoryMap]]:
@@ -106,26 +108,35 @@ def replay_memory(recording: Recording) -> Iterator[tuple[StepRecord, MemoryMap]
     block_size = int(recording.meta["block_size"])
     tables: dict[str, list[int]] = {}
     computed: dict[str, int] = {}
+    cached: set[int] = set()
     for step, work in replay_work(recording):
-        _apply(tables, step.block_events)
+        _apply(tables, cached, step.block_events)
         for item in work:
             computed[item.request_id] = item.context_len
         owners: list[list[str]] = [[] for _ in range(num_blocks)]
-        written = [0] * num_blocks
+        written = [block_size if block in cached else 0 for block in range(num_blocks)]
         for request_id, table in tables.items():
             left = computed.get(request_id, 0)
             for block in table:
                 owners[block].append(request_id)
                 written[block] = max(written[block], min(block_size, max(0, left)))
                 left -= block_size
-        yield step, MemoryMap(num_blocks, block_size, [tuple(o) for o in owners], written)
-        _apply(tables, step.block_events_after)
+        is_cached = [block in cached for block in range(num_blocks)]
+        yield (
+            step,
+            MemoryMap(num_blocks, block_size, [tuple(o) for o in owners], written, is_cached),
+        )
+        _apply(tables, cached, step.block_events_after)
 
 
-def _apply(tables: dict[str, list[int]], events: list[BlockEvent]) -> None:
+def _apply(tables: dict[str, list[int]], cached: set[int], events: list[BlockEvent]) -> None:
     for event in events:
         if event.kind == "take":
             tables.setdefault(event.request_id, []).append(event.block)
+        elif event.kind == "cache":
+            cached.add(event.block)
+        elif event.kind == "evict":
+            cached.discard(event.block)
         else:
             table = tables[event.request_id]
             table.remove(event.block)

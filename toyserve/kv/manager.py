@@ -25,9 +25,11 @@ def whole_number(name: str, value: object, *, at_least: int = 1) -> int:
 class BlockEvent(NamedTuple):
     """One change of a block's state, in order; a Recording replays them into memory maps."""
 
-    kind: Literal["take", "drop"]  # a request begins or stops to refer to the block
+    # take, drop: a request begins or stops to refer to the block. cache, evict: what it holds is
+    # from now on kept for others (until then whoever computed it may leave), or no longer.
+    kind: Literal["take", "drop", "cache", "evict"]
     block: int
-    request_id: str
+    request_id: str  # of an evict: ""
 
 
 class KVIntegrityError(AssertionError):
@@ -36,7 +38,12 @@ class KVIntegrityError(AssertionError):
 
 class KVManager(Protocol):
     """Grants, extends and takes back blocks. A manager changes only ``request.block_table`` and
-    ``request.num_slots``; schedulers read them."""
+    ``request.num_slots``; schedulers read them.
+
+    A manager that shares blocks also has ``publish(requests)`` (this step of theirs is computed)
+    and ``drain_copies()`` (blocks to copy before the step); one whose blocks have places also has
+    ``in_the_way(request)`` (whose leaving could let the request grow).
+    """
 
     num_blocks: int
     block_size: int
@@ -84,6 +91,10 @@ class BlockPool:
         self.free_blocks = list(range(num_blocks - 1, -1, -1))
         self.events: list[BlockEvent] = []
 
+    @property
+    def num_free(self) -> int:
+        return len(self.free_blocks)
+
     def take(self, request: Request, num_blocks: int) -> None:
         """Move ``num_blocks`` from the free list to the end of the request's block table."""
         free, events, request_id = self.free_blocks, self.events, request.request_id
@@ -110,19 +121,35 @@ class BlockPool:
         seen = Counter(self.free_blocks)
         for request in requests:
             seen.update(request.block_table)
-            _check_table(request, self.block_size)
+            check_table(request, self.block_size)
         bad = {b: n for b, n in seen.items() if n != 1 or not 0 <= b < self.num_blocks}
         missing = self.num_blocks - len(seen)
         if bad or missing:
             raise KVIntegrityError(f"blocks counted other than once: {bad}; {missing} lost")
 
 
-def _check_table(request: Request, block_size: int) -> None:
+def check_table(request: Request, block_size: int) -> None:
+    """Raise KVIntegrityError unless table, slots and computed tokens of a request agree."""
     slots = len(request.block_table) * block_size
     if request.num_slots != slots:
         raise KVIntegrityError(f"{request!r}: num_slots {request.num_slots}, table has {slots}")
     if request.num_computed_tokens > slots and request.block_table:
         raise KVIntegrityError(f"{request!r}: computed more tokens than its {slots} slots")
+
+
+def pool_refusal(request: Request, num_blocks: int, block_size: int) -> str | None:
+    """One sentence if even an empty pool is too small for the request at its longest."""
+    # The last token is never run, so it needs no slot.
+    need = request.max_num_tokens - 1
+    capacity = num_blocks * block_size
+    if need <= capacity:
+        return None
+    return (
+        f"a prompt of {request.num_prompt_tokens} tokens with an answer of up to "
+        f"{request.max_num_tokens - request.num_prompt_tokens} needs {need} KV slots and the "
+        f"whole pool has {capacity} ({num_blocks} blocks of {block_size}): "
+        f"lower max_tokens, shorten the prompt or raise num_blocks"
+    )
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:

@@ -9,42 +9,48 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from toyserve.kv.manager import BlockEvent, BlockPool, blocks_for
+from toyserve.kv.manager import BlockEvent, BlockPool, blocks_for, pool_refusal
+from toyserve.kv.prefix import SharingPool
 from toyserve.request import Request
 
 
 class PagedKV:
-    """Blocks on demand, from one free list."""
+    """Blocks on demand, from one free list.
 
-    def __init__(self, num_blocks: int, block_size: int = 16) -> None:
-        self.pool = BlockPool(num_blocks, block_size)
+    prefix_caching: keep full blocks after their requests have left, and share them with whoever
+    begins with the same tokens (``prefix.py``).
+    """
+
+    def __init__(
+        self, num_blocks: int, block_size: int = 16, *, prefix_caching: bool = False
+    ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.prefix_caching = prefix_caching
+        self.sharing = SharingPool(num_blocks, block_size) if prefix_caching else None
+        self.pool = self.sharing or BlockPool(num_blocks, block_size)
 
     @property
     def num_free_blocks(self) -> int:
-        return len(self.pool.free_blocks)
+        return self.pool.num_free
 
     def refusal(self, request: Request) -> str | None:
-        # The last token is never run, so it needs no slot.
-        need = request.max_num_tokens - 1
-        capacity = self.num_blocks * self.block_size
-        if need <= capacity:
-            return None
-        return (
-            f"a prompt of {request.num_prompt_tokens} tokens with an answer of up to "
-            f"{request.max_num_tokens - request.num_prompt_tokens} needs {need} KV slots and the "
-            f"whole pool has {capacity} ({self.num_blocks} blocks of {self.block_size}): "
-            f"lower max_tokens, shorten the prompt or raise num_blocks"
-        )
+        return pool_refusal(request, self.num_blocks, self.block_size)
 
     def match_prefix(self, request: Request) -> int:
-        return 0
+        return self.sharing.match_prefix(request) if self.sharing else 0
+
+    def publish(self, requests: Iterable[Request]) -> None:
+        if self.sharing:
+            self.sharing.publish(requests)
+
+    def drain_copies(self) -> list[tuple[int, int]]:
+        return self.sharing.drain_copies() if self.sharing else []
 
     def allocate(self, request: Request, num_tokens: int, keep_free: int = 0) -> bool:
         need = blocks_for(request.num_computed_tokens + num_tokens, self.block_size)
         new = need - len(request.block_table)
-        if new > len(self.pool.free_blocks) - keep_free:
+        if new > self.pool.num_free - keep_free:
             return False
         if new > 0:
             self.pool.take(request, new)
