@@ -61,16 +61,16 @@ def ragged_attention_reference(
         if length == 0:
             continue  # nothing to attend to: zeros
         blocks = block_table[s, : -(-length // block_size)].long()
-        keys, values = (  # [length, num_heads, head_dim]
-            cache[blocks].double().cpu().reshape(-1, num_kv_heads, head_dim)[:length]
-            .repeat_interleave(num_heads // num_kv_heads, dim=1)
-            for cache in (k_cache, v_cache)
-        )  # fmt: skip
-        scores = torch.einsum("qhd,khd->hqk", q[first:end].double().cpu(), keys) * scale
+        keys, values = (  # [length, num_kv_heads, head_dim]
+            cache[blocks].cpu().double().flatten(0, 1)[:length] for cache in (k_cache, v_cache)
+        )
+        queries = q[first:end].cpu().double()  # [num_new, num_heads, head_dim]
+        queries = queries.unflatten(1, (num_kv_heads, -1))  # the g heads of each KV head h
+        scores = torch.einsum("qhgd,khd->hgqk", queries, keys) * scale
         position = torch.arange(length - (end - first), length)
         hidden = torch.arange(length) > position[:, None]  # [num_new, length]
         weights = scores.masked_fill(hidden, -math.inf).softmax(-1).nan_to_num(0.0)
-        out[first:end] = torch.einsum("hqk,khd->qhd", weights, values)
+        out[first:end] = torch.einsum("hgqk,khd->qhgd", weights, values).flatten(1, 2)
     return out
 
 

@@ -14,7 +14,7 @@ import torch
 from . import backend
 from .validate import next_power_of_2
 
-MAX_SPLITS = 16
+MAX_SPLITS = 32
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,6 @@ def _stages(device: torch.device) -> int:
 def choose_num_splits(
     device: torch.device, num_seqs: int, num_kv_heads: int, max_seq_len: int, tile: int
 ) -> int:
-    """Enough splits to fill the GPU twice over, none smaller than two tiles, at most 16."""
+    """Enough splits to fill the GPU twice over, none smaller than two tiles, at most 32."""
     wanted = 2 * backend.num_multiprocessors(device) // max(1, num_seqs * num_kv_heads)
     return max(1, min(MAX_SPLITS, wanted, max_seq_len // (2 * tile)))
