@@ -113,7 +113,9 @@ class Workload:
         if vocab_size < 2:
             raise ValueError(f"vocab_size is {vocab_size}: at least 2 are needed to draw prompts")
         rng = np.random.default_rng(seed)
-        return [_engine_request(r, vocab_size, rng, tokenize) for r in self.requests]
+        # One Python int per id, shared by all prompts: a trace has millions of prompt tokens.
+        token_ids = np.arange(vocab_size - 1).astype(object)
+        return [_engine_request(r, token_ids, rng, tokenize) for r in self.requests]
 
     def scaled(self, rate_scale: float) -> Workload:
         """The same requests, arriving ``rate_scale`` times as fast."""
@@ -151,7 +153,7 @@ def _spread(lengths: list[int]) -> str:
 
 def _engine_request(
     item: WorkloadRequest,
-    vocab_size: int,
+    to_draw: np.ndarray,
     rng: np.random.Generator,
     tokenize: Callable[[str], Sequence[int]] | None,
 ) -> Request:
@@ -162,7 +164,7 @@ def _engine_request(
     elif item.prompt is not None:
         token_ids = list(item.prompt)
     else:
-        token_ids = rng.integers(0, vocab_size - 1, item.num_prompt_tokens).tolist()
+        token_ids = to_draw[rng.integers(0, len(to_draw), item.num_prompt_tokens)].tolist()
     assert item.max_tokens is not None
     return Request(
         item.request_id,
