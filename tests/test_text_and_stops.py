@@ -1,4 +1,4 @@
-"""Stop strings across token borders, characters split over tokens, streams that take nothing back."""
+"""Stop strings across token borders, split characters, and streams that take nothing back."""
 
 from __future__ import annotations
 

@@ -61,6 +61,7 @@ class TorchAttention:
         block_size: int,
         device: torch.device,
         dtype: torch.dtype,
+        num_host_blocks: int = 0,
     ) -> None:
         self.num_heads, self.head_dim, self.block_size = num_heads, head_dim, block_size
         self.n_embd = num_heads * head_dim
@@ -70,6 +71,34 @@ class TorchAttention:
         self._by_block = self.pool.view(num_layers, num_blocks, -1)
         self._by_slot = self.pool.view(num_layers, num_blocks * block_size, 2 * self.n_embd)
         self._buffer = self.pool.new_empty(0)
+        self._host = torch.zeros(num_layers, num_host_blocks, self._by_block.shape[2], dtype=dtype)
+        if device.type == "cuda" and num_host_blocks:
+            self._host = self._host.pin_memory()  # or the bus would be waited for
+
+    # -- before a step --------------------------------------------------------------------------
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """(from, to) on the device, in all layers; as if all were read before any is written."""
+        if pairs:
+            source, target = self._block_ids(pairs)
+            self._by_block[:, target] = self._by_block[:, source]
+
+    def swap_out(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """(device block, host block): to the host, in all layers."""
+        if pairs:
+            device_blocks, host_blocks = self._block_ids(pairs)
+            self._host[:, host_blocks.cpu()] = self._by_block[:, device_blocks].cpu()
+
+    def swap_in(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """(device block, host block): back to the device, in all layers."""
+        if pairs:
+            device_blocks, host_blocks = self._block_ids(pairs)
+            rows = self._host[:, host_blocks.cpu()]
+            self._by_block[:, device_blocks] = rows.to(self.pool.device)
+
+    def _block_ids(self, pairs: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+        first, second = torch.tensor(pairs, device=self.pool.device).unbind(1)
+        return first, second
 
     # -- once a step ----------------------------------------------------------------------------
 

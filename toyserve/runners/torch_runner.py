@@ -32,6 +32,10 @@ class BlockTables:
         if row is not None:
             self._free.append(row)
 
+    def forget_all(self) -> None:
+        for request in list(self._rows):
+            self.forget(request)
+
     def gather(self, requests: Sequence[Request], num_columns: int) -> np.ndarray:
         """int64 [num_requests, num_columns]; past a request's last block stands 0."""
         rows = [self._row(request) for request in requests]
@@ -84,8 +88,9 @@ class TorchRunner:
 
     @torch.inference_mode()
     def execute(self, plan: SchedulerOutput) -> StepResult:
-        for request in (*plan.admitted, *plan.preempted):
-            self.tables.forget(request)  # its blocks are not the ones it had before
+        self._move_memory(plan)
+        if not plan.num_scheduled_tokens:
+            return StepResult()
         token_ids, positions, batch, sampled, rows = self._build(plan)
         self.attention.begin_step(batch)
         device = self.model.device
@@ -96,6 +101,16 @@ class TorchRunner:
             torch.tensor(rows, device=device, dtype=torch.int64),
         )
         return self._sample(logits, sampled) if sampled else StepResult()
+
+    def _move_memory(self, plan: SchedulerOutput) -> None:
+        """Copies first, in the plan's order: a block that one line empties the next may fill."""
+        self.attention.swap_out(plan.swap_out)
+        self.attention.copy_blocks(plan.block_copies)
+        self.attention.swap_in(plan.swap_in)
+        if plan.block_copies:
+            self.tables.forget_all()  # somebody's table has changed in its middle
+        for request in (*plan.admitted, *plan.preempted):
+            self.tables.forget(request)  # its blocks are not the ones it had before
 
     def _sample(self, logits: torch.Tensor, requests: list[Request]) -> StepResult:
         logprobs_of = logits
