@@ -202,8 +202,8 @@ class Scheduler:
                 return False
         if swapped:
             plan.swapped_in[request] = self.swap.swap_in(request)
-        elif known:
-            plan.block_copies += self._drain_copies() if self._drain_copies else []
+        if self._drain_copies:
+            plan.block_copies += self._drain_copies()
         self._enter(plan, request)
         uncomputed = request.num_tokens - known
         plan.num_scheduled_tokens[request] = (
