@@ -102,10 +102,14 @@ def _dispatch(arguments: list[str]) -> int:
     # Threads that sleep while they wait: on a shared machine spinning ones cost most of the speed.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     parser = make_parser()
-    options = parser.parse_args(arguments)
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    options = parser.parse_args(arguments[:end])
+    options.passed_on = arguments[end + 1 :]
     if options.command is None:
         parser.print_help()
         return 0
+    if options.passed_on and options.command != lab.NAME:
+        raise ValueError(f"toyserve {options.command} passes nothing on: leave out what follows --")
     return int(options.execute(options))
 
 

@@ -18,14 +18,15 @@ EXAMPLES = (
     "toyserve lab --no-browser -- --ServerApp.ip=0.0.0.0   # what follows -- is JupyterLab's",
 )
 
-# No news pop-up, no look for updates, no plugin catalogue: the course asks nothing of the network.
-_OFFLINE = (
+# No look for updates, no plugin catalogue, and (in ``jupyter/labconfig``) no question about news: the
+# course asks nothing of the network. In the terminal only warnings, below the address.
+_QUIET = (
     "--LabApp.extension_manager=readonly",
     "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     "--LabApp.news_url=None",
-    "--ServerApp.tornado_settings={'page_config_data': "
-    "{'disabledExtensions': {'@jupyterlab/apputils-extension:announcements': True}}}",
+    "--Application.log_level=WARN",
 )
+_CONFIG = Path(__file__).parent / "jupyter"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, help="default: 8888, or the next that is free")
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
     parser.add_argument("--prepare-only", action="store_true", help="bring the notebooks, no more")
-    parser.add_argument("jupyter", nargs="*", metavar="-- ARGUMENT", help="passed to JupyterLab")
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -47,19 +47,22 @@ def execute(options: argparse.Namespace) -> int:
         raise ValueError("JupyterLab is not installed: pip install 'toyserve[lab]', or `make lab`")
     # Inside a virtual environment its own kernel comes before one of the same name elsewhere.
     environment = os.environ | {"JUPYTER_PREFER_ENV_PATH": "1"}
-    process = subprocess.Popen(
-        lab_command(report.folder, report.start, options), env=environment, cwd=report.folder
-    )
-    while True:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            continue  # JupyterLab got it too, asks whether to stop, and ends by itself
+    paths = [str(_CONFIG), *filter(None, [os.environ.get("JUPYTER_CONFIG_PATH")])]
+    environment["JUPYTER_CONFIG_PATH"] = os.pathsep.join(paths)
+    return _become(lab_command(report.folder, report.start, options), environment)
+
+
+def _become(command: list[str], environment: dict[str, str]) -> int:
+    """JupyterLab takes this process's place, so that Ctrl-C and a kill reach it and only it."""
+    sys.stdout.flush()
+    if os.name == "posix":
+        os.execve(command[0], command, environment)
+    return subprocess.run(command, env=environment, check=False).returncode
 
 
 def lab_command(folder: Path, start: str, options: argparse.Namespace) -> list[str]:
     """What starts JupyterLab on the notebook ``start``."""
-    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={folder}", *_OFFLINE]
+    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={folder}", *_QUIET]
     if start:
         command.append(f"--LabApp.default_url=/lab/tree/{quote(start)}")
     if options.port is not None:
@@ -68,4 +71,4 @@ def lab_command(folder: Path, start: str, options: argparse.Namespace) -> list[s
         command.append("--no-browser")
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         command.append("--allow-root")  # containers and classroom images run as root
-    return [*command, *options.jupyter]
+    return [*command, *options.passed_on]
