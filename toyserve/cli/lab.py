@@ -18,7 +18,7 @@ EXAMPLES = (
     "toyserve lab --no-browser -- --ServerApp.ip=0.0.0.0   # what follows -- is JupyterLab's",
 )
 
-# No look for updates, no plugin catalogue, and (in ``jupyter/labconfig``) no question about news: the
+# No look for updates, no plugin catalogue, and (``jupyter/labconfig``) no question about news: the
 # course asks nothing of the network. In the terminal only warnings, below the address.
 _QUIET = (
     "--LabApp.extension_manager=readonly",
