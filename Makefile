@@ -57,10 +57,7 @@ lessons: .venv/.setup-all
 	@$(PY) -m toyserve.course.builder
 
 picture: .venv/.setup-demo
-	@$(PY) -m toyserve run --scheduler continuous --max-running 6 --workload burst --num-requests 14 \
-	  --seed 3 --clock h100 --out build/picture >/dev/null
-	@cp build/picture/timeline.png docs/continuous-batching.png
-	@echo "docs/continuous-batching.png"
+	@$(PY) docs/make_picture.py
 
 # The stamp is younger than what it depends on: then there is nothing to do.
 .venv/.setup-%: pyproject.toml constraints.txt $(MOVED)
