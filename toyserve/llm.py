@@ -13,11 +13,13 @@ import torch
 from toyserve.clock import Clock, VirtualClock, WallClock
 from toyserve.engine import Engine
 from toyserve.kv import KVManager
-from toyserve.models.attention import TorchAttention
+from toyserve.models.attention import AttentionBackend
 from toyserve.models.detokenizer import IncrementalText
 from toyserve.models.gpt2 import GPT2
+from toyserve.models.kv_pool import KVPool
 from toyserve.models.sampler import Sampler
 from toyserve.models.tokenizer import Tokenizer
+from toyserve.models.triton_attention import AttentionName, TritonAttention, make_attention
 from toyserve.models.weights import load_checkpoint
 from toyserve.parts import (
     PREEMPTIONS,
@@ -31,6 +33,7 @@ from toyserve.policies import Policy
 from toyserve.recording import Recording, StepRecord
 from toyserve.request import FinishReason, Request, RequestMetrics, RequestOutput, SamplingParams
 from toyserve.runners import Runner, TimedRunner
+from toyserve.runners.decode_graphs import DecodeGraphs
 from toyserve.runners.simulated import ScriptedLengths
 from toyserve.runners.torch_runner import TorchRunner
 from toyserve.schedulers import Scheduler
@@ -62,6 +65,8 @@ class LLM:
     clock: "wall", or a GPU's name ("h100"): then steps take what a cost model says for that GPU and
     ``clock_model`` (by default this model), while the tokens are still this model's.
     device, dtype: CUDA with fp16 where there is one, else CPU with fp32.
+    attention: "triton" (the kernels), "torch", or "auto": Triton on a CUDA GPU, torch elsewhere.
+    cuda_graphs: replay decode steps as CUDA graphs; by default wherever the kernels are compiled.
     max_model_len: longest prompt + answer, at most the model's own context.
     """
 
@@ -84,6 +89,8 @@ class LLM:
         clock_model: Any = None,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype | None = None,
+        attention: AttentionName = "auto",
+        cuda_graphs: bool | None = None,
         seed: int = 0,
         max_model_len: int | None = None,
         check: bool | None = None,
@@ -109,7 +116,7 @@ class LLM:
         )
         self.tokenizer = Tokenizer.load(source)
         self.model = GPT2(config, weights, self.device, self.dtype)
-        attention = TorchAttention(
+        pool = KVPool(
             config.n_layer,
             config.n_head,
             config.head_dim,
@@ -118,8 +125,11 @@ class LLM:
             self.device,
             self.dtype,
         )
+        backend = make_attention(attention, pool)
+        self.attention = "triton" if isinstance(backend, TritonAttention) else "torch"
+        graphs = self._make_graphs(backend, cuda_graphs)
         sampler = Sampler(seed, config.eos_token_id)
-        self._torch_runner = TorchRunner(self.model, attention, sampler)
+        self._torch_runner = TorchRunner(self.model, backend, sampler, graphs)
         self.clock, self._cost = self._make_clock(clock, clock_model)
         self.engine = Engine(
             scheduler=self.scheduler,
@@ -209,6 +219,17 @@ class LLM:
             spec = clock_model or ModelSpec.from_gpt2_config(self.config.__dict__)
             return VirtualClock(), make_cost_model(clock, spec)
         return clock, None
+
+    def _make_graphs(
+        self, backend: AttentionBackend, cuda_graphs: bool | None
+    ) -> DecodeGraphs | None:
+        if not isinstance(backend, TritonAttention):
+            if cuda_graphs:
+                raise ValueError("cuda_graphs needs attention='triton', and this is 'torch'")
+            return None
+        if cuda_graphs is None:
+            cuda_graphs = self.device.type == "cuda"
+        return DecodeGraphs(self.model, backend, self.max_model_len) if cuda_graphs else None
 
     def _timed(self, runner: Runner) -> Runner:
         if self._cost is None:

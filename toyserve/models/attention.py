@@ -1,20 +1,20 @@
 """Attention over paged KV in plain torch: gather the blocks a request owns, then attend.
 
-The pool is ``[num_layers, num_blocks, block_size, 2, num_heads, head_dim]``: a block's keys and
-values lie together, so one gather of whole blocks brings both. What makes it fast on a CPU is that
-decodes are sorted by length and gathered a few at a time into one small buffer that stays in the
-cache.
+What makes it fast on a CPU is that decodes are sorted by length and gathered a few at a time into
+one small buffer, which then stays in the processor's cache.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from toyserve.models.kv_pool import KVPool
 
 # Decodes gathered together. Fewer means more operator calls, more means padding and cache misses.
 DECODES_PER_GROUP = 8
@@ -49,56 +49,28 @@ class _DecodeGroup(NamedTuple):
     mask: Tensor | None  # [group, 1, 1, max_len]: 0 or -inf; None when all lengths are max_len
 
 
+class AttentionBackend(Protocol):
+    """``begin_step`` once a step, then one call per layer; owns the KV pool."""
+
+    pool: KVPool
+
+    def begin_step(self, batch: AttentionBatch) -> None:
+        """Everything that is the same in all layers."""
+        ...
+
+    def __call__(self, layer: int, qkv: Tensor) -> Tensor:
+        """Write keys and values, attend: qkv [num_tokens, 3 * n_embd] -> [num_tokens, n_embd]."""
+        ...
+
+
 class TorchAttention:
-    """The KV pool and attention over it: ``begin_step`` once a step, then one call per layer."""
+    """Attention over a KV pool with torch's own operators; runs on any device."""
 
-    def __init__(
-        self,
-        num_layers: int,
-        num_heads: int,
-        head_dim: int,
-        num_blocks: int,
-        block_size: int,
-        device: torch.device,
-        dtype: torch.dtype,
-        num_host_blocks: int = 0,
-    ) -> None:
-        self.num_heads, self.head_dim, self.block_size = num_heads, head_dim, block_size
-        self.n_embd = num_heads * head_dim
-        shape = (num_layers, num_blocks, block_size, 2, num_heads, head_dim)
-        # Zeros, not empty: an unwritten slot is masked out, but 0 * NaN would still be NaN.
-        self.pool = torch.zeros(shape, device=device, dtype=dtype)
-        self._by_block = self.pool.view(num_layers, num_blocks, -1)
-        self._by_slot = self.pool.view(num_layers, num_blocks * block_size, 2 * self.n_embd)
-        self._buffer = self.pool.new_empty(0)
-        self._host = torch.zeros(num_layers, num_host_blocks, self._by_block.shape[2], dtype=dtype)
-        if device.type == "cuda" and num_host_blocks:
-            self._host = self._host.pin_memory()  # or the bus would be waited for
-
-    # -- before a step --------------------------------------------------------------------------
-
-    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """(from, to) on the device, in all layers; as if all were read before any is written."""
-        if pairs:
-            source, target = self._block_ids(pairs)
-            self._by_block[:, target] = self._by_block[:, source]
-
-    def swap_out(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """(device block, host block): to the host, in all layers."""
-        if pairs:
-            device_blocks, host_blocks = self._block_ids(pairs)
-            self._host[:, host_blocks.cpu()] = self._by_block[:, device_blocks].cpu()
-
-    def swap_in(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """(device block, host block): back to the device, in all layers."""
-        if pairs:
-            device_blocks, host_blocks = self._block_ids(pairs)
-            rows = self._host[:, host_blocks.cpu()]
-            self._by_block[:, device_blocks] = rows.to(self.pool.device)
-
-    def _block_ids(self, pairs: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
-        first, second = torch.tensor(pairs, device=self.pool.device).unbind(1)
-        return first, second
+    def __init__(self, pool: KVPool) -> None:
+        self.pool = pool
+        self.num_heads, self.head_dim = pool.num_heads, pool.head_dim
+        self.block_size, self.n_embd = pool.block_size, pool.num_heads * pool.head_dim
+        self._buffer = pool.data.new_empty(0)
 
     # -- once a step ----------------------------------------------------------------------------
 
@@ -121,7 +93,7 @@ class TorchAttention:
         """Grow the gather buffer. Reused, because fresh temporaries cost more than the gather."""
         size = num_blocks * self.block_size * 2 * self.n_embd
         if self._buffer.numel() < size:
-            self._buffer = self.pool.new_empty(2 * size)
+            self._buffer = self.pool.data.new_empty(2 * size)
 
     def _gathered(self, num_blocks: int) -> Tensor:
         row = self.block_size * 2 * self.n_embd
@@ -133,10 +105,10 @@ class TorchAttention:
         if not lens:
             return groups
         num_slots = batch.decode_blocks.shape[1] * self.block_size
-        device = self.pool.device
+        device = self.pool.data.device
         all_lens = torch.tensor(lens, device=device)
         hidden = torch.arange(num_slots, device=device)[None] >= all_lens[:, None]
-        mask = self.pool.new_zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
+        mask = self.pool.data.new_zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
         for first in range(0, len(lens), DECODES_PER_GROUP):
             last = min(first + DECODES_PER_GROUP, len(lens))
             size, width = last - first, -(-lens[last - 1] // self.block_size)
@@ -162,7 +134,7 @@ class TorchAttention:
         n, context = chunk.num_tokens, chunk.context_len
         if n == context:
             return chunk, None, None
-        device = self.pool.device
+        device = self.pool.data.device
         blocks = torch.tensor(chunk.blocks[: -(-context // self.block_size)], device=device)
         visible = torch.ones(n, context, dtype=torch.bool, device=device).tril_(context - n)
         return chunk, blocks, visible
@@ -173,13 +145,13 @@ class TorchAttention:
         """qkv [num_tokens, 3 * n_embd] -> [num_tokens, n_embd]."""
         slots = self._batch.slots
         # In a row of qkv, keys and values lie side by side as they do in a slot.
-        self._by_slot[layer].index_copy_(0, slots, qkv[: slots.shape[0], self.n_embd :])
+        self.pool.by_slot[layer].index_copy_(0, slots, qkv[: slots.shape[0], self.n_embd :])
         parts = [self._attend_decodes(layer, qkv, group) for group in self._groups]
         parts += [self._attend_chunk(layer, qkv, *plan) for plan in self._chunk_plans]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _attend_decodes(self, layer: int, qkv: Tensor, group: _DecodeGroup) -> Tensor:
-        torch.index_select(self._by_block[layer], 0, group.blocks, out=group.gathered)
+        torch.index_select(self.pool.by_block[layer], 0, group.blocks, out=group.gathered)
         q = qkv[group.first : group.last, : self.n_embd]
         q = q.view(-1, self.num_heads, 1, self.head_dim)
         out = F.scaled_dot_product_attention(q, group.keys, group.values, attn_mask=group.mask)
@@ -192,7 +164,7 @@ class TorchAttention:
         q, k, v = rows.view(-1, 3, self.num_heads, self.head_dim).permute(1, 2, 0, 3).unsqueeze(1)
         if blocks is not None:  # earlier tokens are in the cache, this chunk's were just written
             gathered = self._gathered(blocks.shape[0])
-            torch.index_select(self._by_block[layer], 0, blocks, out=gathered)
+            torch.index_select(self.pool.by_block[layer], 0, blocks, out=gathered)
             kv = gathered.view(-1, 2, self.num_heads, self.head_dim)[: chunk.context_len]
             k, v = kv.permute(1, 2, 0, 3).unsqueeze(1)
         out = F.scaled_dot_product_attention(

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from toyserve.models.attention import AttentionBatch, Chunk, TorchAttention
+from toyserve.models.attention import AttentionBackend, AttentionBatch, Chunk
 from toyserve.models.gpt2 import GPT2
 from toyserve.models.sampler import Sampler, token_logprobs
 from toyserve.request import Request
+from toyserve.runners.decode_graphs import DecodeGraphs
 from toyserve.schedulers.output import SchedulerOutput, StepResult
 
 
@@ -77,9 +78,15 @@ class BlockTables:
 class TorchRunner:
     """Runs plans on ``model``, with KV in ``attention``'s pool and tokens from ``sampler``."""
 
-    def __init__(self, model: GPT2, attention: TorchAttention, sampler: Sampler) -> None:
-        self.model, self.attention, self.sampler = model, attention, sampler
-        self.block_size = attention.block_size
+    def __init__(
+        self,
+        model: GPT2,
+        attention: AttentionBackend,
+        sampler: Sampler,
+        graphs: DecodeGraphs | None = None,
+    ) -> None:
+        self.model, self.attention, self.sampler, self.graphs = model, attention, sampler, graphs
+        self.block_size = attention.pool.block_size
         self.tables = BlockTables()
 
     def forget(self, request: Request) -> None:
@@ -92,21 +99,25 @@ class TorchRunner:
         if not plan.num_scheduled_tokens:
             return StepResult()
         token_ids, positions, batch, sampled, rows = self._build(plan)
-        self.attention.begin_step(batch)
-        device = self.model.device
-        logits = self.model.forward(
-            torch.tensor(token_ids, device=device),
-            torch.tensor(positions, device=device),
-            self.attention,
-            torch.tensor(rows, device=device, dtype=torch.int64),
-        )
+        if self.graphs is not None and self.graphs.takes(batch):
+            logits = self.graphs.run(token_ids, positions, batch)
+            logits = logits if len(rows) == len(token_ids) else logits[rows]
+        else:
+            self.attention.begin_step(batch)
+            device = self.model.device
+            logits = self.model.forward(
+                torch.tensor(token_ids, device=device),
+                torch.tensor(positions, device=device),
+                self.attention,
+                torch.tensor(rows, device=device, dtype=torch.int64),
+            )
         return self._sample(logits, sampled) if sampled else StepResult()
 
     def _move_memory(self, plan: SchedulerOutput) -> None:
         """Copies first, in the plan's order: a block that one line empties the next may fill."""
-        self.attention.swap_out(plan.swap_out)
-        self.attention.copy_blocks(plan.block_copies)
-        self.attention.swap_in(plan.swap_in)
+        self.attention.pool.swap_out(plan.swap_out)
+        self.attention.pool.copy_blocks(plan.block_copies)
+        self.attention.pool.swap_in(plan.swap_in)
         if plan.block_copies:
             self.tables.forget_all()  # somebody's table has changed in its middle
         for request in (*plan.admitted, *plan.preempted):
