@@ -22,6 +22,7 @@
 # | **prefill** | the step that reads a request's whole prompt; it yields the first token |
 # | **decode** | every later step of that request: one token in, one token out |
 # | **static batch** | start together, and let nobody in until *all* have finished |
+# | **KV cache** | memory that each request in the batch holds; plenty of it today (lesson 06) |
 # | **scheduler** | the code that decides, before each step, who runs |
 #
 # A static batch is a fixed rectangle: rows that have finished are still computed, as *padding*,
@@ -39,7 +40,10 @@ from toyserve.viz import occupancy, timeline
 from toyserve.workload import Workload, WorkloadRequest
 
 ANSWERS = {"A": 100, "B": 10, "C": 60, "D": 8, "E": 30, "F": 25, "G": 20}  # tokens
-seven = Workload("seven", tuple(WorkloadRequest(k, 0.0, 4, n) for k, n in ANSWERS.items()))
+seven = Workload(
+    "seven",
+    tuple(WorkloadRequest(k, num_prompt_tokens=4, output_len=n) for k, n in ANSWERS.items()),
+)
 
 
 def simulate(scheduler, workload, gpu="h100", model="llama-3-8b"):
@@ -54,7 +58,10 @@ static = simulate(StaticScheduler(max_running=4), seven)
 timeline(static)
 
 # %% [markdown]
-# Each row is a slot, each column a step. Blue is work somebody wanted; hatched is computed for
+# `simulate` is a whole server: a queue, a scheduler, memory, and in the model's place a stopwatch that
+# knows how long a step of Llama-3-8B would take on an H100, a data-centre GPU.
+#
+# In the picture each row is a slot, each column a step. Blue is work somebody wanted; hatched is computed for
 # nobody. D ends in step 8 and B in step 10, and their rows go on as padding up to step 100. E, F
 # and G were there from the very first step. They are let in at step 101.
 #
@@ -256,7 +263,7 @@ plays = Workload(
     ),
 )
 style = SamplingParams(temperature=0.8, seed=4)
-llm = LLM("toy", scheduler=Mine(max_running=4))
+llm = LLM("toy", scheduler=Mine(max_running=4), dtype="float32")
 answers = llm.replay(plays, style)
 print(f"{get_model('toy').total_params / 1e6:.1f} million parameters, on {llm.device}")
 real_enters = entry_steps(llm.recording)
@@ -273,10 +280,11 @@ for out in answers:
 # token is computed, never *which*. Same prompts under the static rule, token by token:
 
 # %%
-llm_static = LLM("toy", scheduler=StaticScheduler(max_running=4))
-same = llm_static.replay(plays, style)
-assert [out.token_ids for out in same] == [out.token_ids for out in answers]
-print("all", sum(len(out.token_ids) for out in same), "tokens are equal;")
+llm_static = LLM("toy", scheduler=StaticScheduler(max_running=4), dtype="float32")
+again = llm_static.replay(plays, style)
+equal = sum(a.token_ids == b.token_ids for a, b in zip(answers, again, strict=True))
+print(f"{equal} of 7 answers are equal, token by token")
+assert equal == 7 or llm.device.type == "cuda"  # a GPU may round differently in another batch
 print("steps:", llm_static.recording.num_steps, "static,", llm.recording.num_steps, "continuous")
 
 # %% [markdown]
@@ -295,7 +303,7 @@ print("answer lengths, sorted:", *lengths)
 mean, median = sum(lengths) / len(lengths), lengths[len(lengths) // 2]
 longest = lengths[-1]
 print(f"\nmedian {median}, mean {mean:.0f}, longest {longest}: {longest / median:.0f} × the median")
-assert longest > 3 * median
+assert longest > 2 * median
 
 # %% [markdown]
 # A **heavy tail**: most answers are short, a few are very long. That is what comes out when a model
@@ -306,7 +314,8 @@ assert longest > 3 * median
 #
 # These 24 speeches are the workload now. **Wall clock:** the bundled model on this machine.
 # **Virtual clock:** the same requests through the same schedulers, each step as long as a cost
-# model says Llama-3-8B would take on an H100.
+# model says Llama-3-8B would take on an H100. For the wait until the first token, p50 is what half of
+# the users stay below, p95 what nineteen of twenty do.
 
 # %%
 work = Workload(
@@ -378,6 +387,9 @@ lines = ((here, "bundled GPT-2, measured here", 1), (there, "Llama-3-8B on an H1
 for times, name, color in lines:
     ax.plot(sizes, [t / times[0] for t in times], "o-", color=look.series[color], label=name)
     print(f"{name}: 16 rows give {16 * times[0] / times[-1]:.1f} × the tokens/s of one row")
+per_row = (here[-1] - here[0]) / (sizes[-1] - 1)
+fixed = here[0] - per_row
+print(f"measured here: {1e3 * fixed:.2f} ms per step and {1e3 * per_row:.2f} ms per row")
 ax.set(xlabel="rows in the batch", xticks=sizes, ylim=(0, None))
 ax.set_ylabel("time of a step\n(1 row = 1)")
 ax.set_title("What one more row costs", loc="left", fontsize=11)
@@ -401,9 +413,10 @@ print(f"the bundled model's weights on a CPU: {here_mb:.0f} MB")
 # - **A GPU amortises reading weights.** The step fetches all 15 GB of them for one row as for
 #   eight, and the arithmetic hides behind that. An empty slot costs as much as a full one, so what
 #   counts is the number of steps.
-# - **A CPU amortises overhead.** 22 MB are read in no time. What a step pays once is Python and the
-#   calls into torch; each row's arithmetic comes on top. So sixteen rows gain less here, and a padded
-#   row costs real time: leaving it out saves that *besides* the steps.
+# - **A CPU amortises overhead.** 22 MB are some seven hundred times less to read. What a step pays
+#   once is Python, the calls into torch and those few bytes; each row's arithmetic comes on top. So
+#   sixteen rows gain less here, and a padded row costs real time: leaving it out saves that *besides*
+#   the steps.
 #
 # Either way a step has a fixed price. Don't run it with empty seats.
 
@@ -412,7 +425,7 @@ print(f"the bundled model's weights on a CPU: {here_mb:.0f} MB")
 #
 # A colleague finds counting cheaper than looking: "I'll keep the number of taken slots myself." One
 # up when somebody enters, one down when somebody finishes. It passes the test of the seven
-# requests.
+# requests: E still enters at step 9, F at 11.
 
 
 # %%
@@ -437,12 +450,21 @@ class Leaky(Scheduler):
 
 
 assert entry_steps(simulate(Leaky(4), seven)) == enters  # looks fine!
+
+# %% [markdown]
+# Then comes Monday: twelve requests, and some of their answers happen to end in the same step.
+
+# %%
 LENGTHS = [20, 6, 6, 12, 14, 8, 10, 10, 10, 10, 10, 10]
 monday = Workload(
-    "monday", tuple(WorkloadRequest(f"P{i}", 0.0, 4, n) for i, n in enumerate(LENGTHS, 1))
+    "monday",
+    tuple(
+        WorkloadRequest(f"P{i}", num_prompt_tokens=4, output_len=n)
+        for i, n in enumerate(LENGTHS, 1)
+    ),
 )
 broken = simulate(Leaky(max_running=4), monday)
-timeline(broken, title=f"Monday's traffic on Leaky: {broken.num_steps} steps. What is wrong?")
+timeline(broken, title=f"Monday on Leaky: {broken.num_steps} steps. What is wrong?")
 
 # %% [markdown]
 # No error, no warning, every request is answered, and by the end the server of four slots is a
@@ -565,9 +587,12 @@ quiz("04.no-gain")
 
 
 # %%
-def requests(lengths, gap=0.0, prompt=4):
+def requests(lengths, gap=0.0):
     """One request per length, ``gap`` seconds apart."""
-    parts = (WorkloadRequest(f"r{i}", i * gap, prompt, n) for i, n in enumerate(lengths))
+    parts = (
+        WorkloadRequest(f"r{i}", arrival_time=i * gap, num_prompt_tokens=4, output_len=n)
+        for i, n in enumerate(lengths)
+    )
     return Workload("case", tuple(parts))
 
 
@@ -595,8 +620,8 @@ for name in ("16 × 40 tokens, together", "16 × 40 tokens, one at a time"):
 # people are reading along when somebody sends a 4,000-token document:
 
 # %%
-readers = [WorkloadRequest(k, 0.0, 50, 200) for k in "ABC"]
-document = WorkloadRequest("doc", 0.5, 4000, 50)
+readers = [WorkloadRequest(k, num_prompt_tokens=50, output_len=200) for k in "ABC"]
+document = WorkloadRequest("doc", arrival_time=0.5, num_prompt_tokens=4000, output_len=50)
 crowd = Workload("document", (*readers, document))
 for cls in (StaticScheduler, Mine):
     gaps = simulate(cls(max_running=4), crowd).summary()["itl_ms"]

@@ -51,7 +51,7 @@ def test_docstrings_are_left_out_unless_wanted(mine: type) -> None:
 
 def test_two_sources_stand_beside_each_other_and_say_whose_they_are(mine: type) -> None:
     shown = show_source(mine, ContinuousScheduler)
-    assert "Mine (yours)" in shown.html
+    assert "Mine (this notebook)" in shown.html
     assert "ContinuousScheduler (toyserve/schedulers/continuous.py)" in shown.html
     assert shown.html.count("<pre") == 2
     assert "Every running request" not in shown.html

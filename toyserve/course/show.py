@@ -24,7 +24,8 @@ from typing import Any
 
 _PRE = (
     "margin:0;padding:6px 0;overflow-x:auto;font-family:ui-monospace,Menlo,Consolas,monospace;"
-    "font-size:13px;line-height:1.4;background:rgba(128,128,128,.08);color:inherit"
+    "font-size:13px;line-height:1.4;background:rgba(128,128,128,.08);color:inherit;"
+    "white-space:pre;word-break:normal;overflow-wrap:normal"
 )
 _COLORS = {"+": "rgba(34,136,51,.28)", "-": "rgba(221,68,68,.28)", " ": "transparent"}
 
@@ -77,12 +78,13 @@ def _count(number: int) -> str:
 
 
 def _lines(rows: Any, signs: str = "") -> str:
-    """One block per line, so that its colour reaches from edge to edge."""
-    return "".join(
+    """One block per line, so that its colour reaches from edge to edge, however long the lines."""
+    lines = "".join(
         f'<span style="display:block;padding:0 8px;background:{_COLORS[sign]}">'
         f"{sign + ' ' if signs else ''}{html.escape(line) or ' '}</span>"
         for sign, line in rows
     )
+    return f'<span style="display:inline-block;min-width:100%">{lines}</span>'
 
 
 def source_of(obj: Any, *, docstrings: bool = True) -> str:
@@ -138,5 +140,5 @@ def _title(obj: Any) -> str:
     name: str = obj.__qualname__
     module = sys.modules.get(obj.__module__)
     if obj.__module__ == "__main__" or module is None:
-        return f"{name} (yours)"
+        return f"{name} (this notebook)"
     return f"{name} ({obj.__module__.replace('.', '/')}.py)"
