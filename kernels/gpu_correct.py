@@ -11,9 +11,9 @@ from .checks import (
     check_decode_attention,
     check_write_kv,
 )
-from .decode_attention import decode_attention, decode_attention_reference
+from .decode_attention import decode_attention, decode_attention_reference, make_partials
 from .gpu_shapes import BLOCK_SIZE
-from .problems import PagedProblem
+from .problems import PagedProblem, make_problem
 from .ragged_attention import ragged_attention
 from .write_kv import write_kv
 
@@ -49,6 +49,7 @@ def check_correctness(report: Report, bench: Bench) -> None:
         verdict = "wrong" if found else "right"
         report.add(Row("correct", str(dtype).removeprefix("torch."), verdict, note=note))
     check_far_offsets(report, bench)
+    check_capture(report, bench)
 
 
 def check_far_offsets(report: Report, bench: Bench) -> None:
@@ -87,3 +88,35 @@ def check_far_offsets(report: Report, bench: Bench) -> None:
         if not error <= TOLERANCE[torch.float16]:
             report.problem(f"{name} attention: off by {error:.2g} beyond 2^31 elements")
         report.add(Row("correct", "offsets past 2^31", name, note=f"error {error:.1e}"))
+
+
+def check_capture(report: Report, bench: Bench) -> None:
+    """Launches captured in a CUDA graph follow lengths that change between replays."""
+    shape = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 64, "block_size": BLOCK_SIZE}
+    where = {"dtype": torch.float16, "device": bench.device}
+    problem = make_problem((200, 90, 47, 150), (1, 1, 1, 1), **shape, **where)
+    lens = problem.seq_lens
+    partials = make_partials(8, 4, 64, num_splits=3, device=bench.device)
+    outs = {name: torch.empty_like(problem.q) for name in ("decode", "ragged")}
+
+    def launch() -> None:
+        decode_attention(*problem.decode_args, out=outs["decode"], partials=partials)
+        ragged_attention(*problem.ragged_args, out=outs["ragged"], max_query_len=4)
+
+    launch()
+    replay = launch
+    if not bench.smoke:
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            launch()
+        replay = graph.replay
+    for step in ((200, 90, 47, 150), (1, 0, 16, 17), (33, 64, 1, 0)):
+        lens.copy_(torch.tensor(step))
+        replay()
+        expected = decode_attention_reference(*problem.decode_args)
+        for name, out in outs.items():
+            error = relative_error(out, expected)
+            if not error <= TOLERANCE[torch.float16]:
+                report.problem(f"{name} attention in a graph, lengths {step}: off by {error:.2g}")
+    report.add(Row("correct", "captured in a graph", "decode and ragged", note="3 replays"))
