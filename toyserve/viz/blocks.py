@@ -27,7 +27,7 @@ from toyserve.viz.style import (
     set_title,
     theme_of,
 )
-from toyserve.viz.words import say_empty, short
+from toyserve.viz.words import require_steps, say_empty, short
 
 MAX_DRAWN_BLOCKS = 512
 MAX_NAMED_COLUMNS = 24
@@ -91,6 +91,7 @@ def block_map(
     A block's colour and name say who holds it, and the number which page of that request it is; the
     filled part holds tokens, the hatched part is taken but empty.
     """
+    require_steps(recording)
     look = theme_of(theme)
     columns = columns or _columns(int(recording.meta["num_blocks"]))
     num_lines = -(-int(recording.meta["num_blocks"]) // columns)

@@ -28,7 +28,7 @@ from toyserve.viz.style import (
     set_title,
     theme_of,
 )
-from toyserve.viz.words import run_name, say_empty
+from toyserve.viz.words import require_steps, run_name, say_empty
 
 
 @dataclass
@@ -112,6 +112,7 @@ def kv_usage(
     None: if its name says that it is contiguous.
     """
     check_choice("x", x, ("step", "time"))
+    require_steps(recording)
     look = theme_of(theme)
     if holes is None:
         holes = "contiguous" in str(recording.meta.get("kv", "")).lower()

@@ -60,7 +60,7 @@ def latency(
     """One panel per metric: which share of users had waited no longer than x.
 
     runs: a recording, several, or a mapping from label to recording. The marks are p50, p95 and
-    p99, written out below each panel. log: a logarithmic x axis; None: where values spread over 30 times.
+    p99, written out below each panel. log: a logarithmic x axis; None: where values spread 30-fold.
     """
     for metric in metrics:
         check_choice("metric", metric, tuple(METRICS))
@@ -142,7 +142,9 @@ def _panel(ax: Axes, values: dict[str, list[float]], log: bool | None, theme: Th
         log = min(every, default=0.0) > 0 and max(every) > 30 * min(every)
     if log and min(every, default=0.0) > 0:
         ax.set_xscale("log")
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.4g}"))
+        ax.xaxis.set_major_formatter(
+            FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
+        )
     else:
         ax.set_xlim(left=0)
     ax.set_ylim(0, 1.04)

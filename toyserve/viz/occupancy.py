@@ -27,7 +27,7 @@ from toyserve.viz.style import (
     state_patch,
     theme_of,
 )
-from toyserve.viz.words import run_name, say_empty, step_axis
+from toyserve.viz.words import require_steps, run_name, say_empty, step_axis
 
 MAX_BARS = 700
 ORDER = (State.DECODE, State.PREFILL, State.PADDING)
@@ -79,6 +79,7 @@ def occupancy(
     only the tokens are drawn; given two, both. Long runs show averages over equal parts.
     """
     check_choice("x", x, ("step", "time"))
+    require_steps(recording)
     look = theme_of(theme)
     axes = _axes_for(ax, look)
     load = step_load(recording)
@@ -120,6 +121,7 @@ def queue_length(
     step left behind.
     """
     check_choice("x", x, ("step", "time"))
+    require_steps(recording)
     look = theme_of(theme)
     if ax is None:
         ax = new_axes((10, 2.6), look)[0]

@@ -28,7 +28,7 @@ from toyserve.viz.style import (
     state_patch,
     theme_of,
 )
-from toyserve.viz.words import run_name, say_empty, short, step_axis
+from toyserve.viz.words import require_steps, run_name, say_empty, short, step_axis
 
 MAX_ROWS, MAX_SPANS = 64, 3000
 
@@ -53,28 +53,38 @@ def timeline(
     """
     check_choice("by", by, ("slot", "request"))
     check_choice("x", x, ("step", "time"))
+    require_steps(recording)
     look = theme_of(theme)
     story = spans_of(recording)
     view = View(recording, story, by, x, _window(recording, story, x, steps))
     if ax is None:
-        ax = new_axes((10, min(8.0, 1.5 + 0.36 * max(2, view.num_rows))), look)[0]
+        ax = new_axes((10, timeline_height(view.num_rows)), look)[0]
     else:
         dress(ax, look)
+    states, marks = draw(ax, view, look)
+    set_title(ax, _title(view) if title is None else title, look)
+    if legend:
+        add_legend(ax, legend_handles(states, marks, look), look)
+    return figure_of(ax)
+
+
+def timeline_height(num_rows: int) -> float:
+    """Inches, with room for the title, the axis and the legend."""
+    return min(8.0, 1.5 + 0.36 * max(2, num_rows))
+
+
+def draw(ax: Axes, view: View, theme: Theme) -> tuple[set[State], set[str]]:
+    """Paint the view with its axes; returns the states and the kinds of mark in it."""
     spans = view.visible_spans()
     marks: list[Mark] = []
     if view.num_rows > MAX_ROWS or len(spans) > MAX_SPANS:
-        _paint_image(ax, view, spans, look)
+        _paint_image(ax, view, spans, theme)
     else:
-        marks = paint_cells(ax, view, spans, look)
+        marks = paint_cells(ax, view, spans, theme)
     _axes(ax, view)
-    set_title(ax, _title(view) if title is None else title, look)
-    if not story.num_steps:
-        say_empty(ax, recording, look)
-    if legend:
-        used = {span.state for span in spans}
-        kinds = {mark.kind for mark in marks}
-        add_legend(ax, legend_handles(used, kinds, look), look)
-    return figure_of(ax)
+    if not view.story.num_steps:
+        say_empty(ax, view.recording, theme)
+    return {span.state for span in spans}, {mark.kind for mark in marks}
 
 
 def legend_handles(states: set[State], marks: set[str], theme: Theme) -> list[Any]:

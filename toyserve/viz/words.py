@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
@@ -15,6 +17,28 @@ def run_name(recording: Recording) -> str:
     if meta.get("label"):
         return str(meta["label"])
     return str(meta.get("scheduler", "A run")).removesuffix("Scheduler")
+
+
+def require_steps(recording: Recording) -> None:
+    """Raises ValueError if the recording threw its steps away."""
+    if recording.num_steps and not recording.steps:
+        raise ValueError(
+            f"this recording kept none of its {recording.num_steps} steps (keep_steps=False): "
+            f"there is nothing to draw step by step"
+        )
+
+
+def listing(names: Sequence[str], limit: int = 6) -> str:
+    """Like: "A"; "A and B", "A, B and C", "A, B and 7 more"."""
+    shown = [short(name) for name in names[:limit]]
+    if len(names) > limit:
+        return ", ".join(shown[: limit - 1]) + f" and {len(names) - limit + 1:,} more"
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+
+
+def counted(number: int, noun: str) -> str:
+    """1 token, 2 tokens."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def step_axis(ax: Axes, low: float, high: float) -> None:
@@ -50,6 +74,8 @@ def say_empty(ax: Axes, recording: Recording, theme: Theme) -> None:
 
 def format_seconds(seconds: float) -> str:
     """Short, with a unit that people read: 820 µs, 12 ms, 1.3 s."""
+    if seconds == 0:
+        return "0 s"
     if seconds < 1e-3:
         return f"{seconds * 1e6:.0f} µs"
     if seconds < 1:
