@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sim import Job, ToyModel, serve
 
 from toyserve.kv import ContiguousKV, KVManager, PagedKV, ReservedKV
+from toyserve.policies import (
+    FCFS,
+    Deadline,
+    FairShare,
+    Policy,
+    Priority,
+    Quota,
+    Quotas,
+    ShortestFirst,
+)
 from toyserve.schedulers import (
     ChunkedScheduler,
     ContinuousScheduler,
@@ -38,6 +50,8 @@ def jobs(draw: st.DrawFn, *, max_jobs: int = 9) -> list[Job]:
                 abort_at=draw(st.sampled_from(ABORT_STEPS)),
                 user=draw(st.sampled_from(["ann", "bob", "cyd"])),
                 priority=draw(st.integers(0, 3)),
+                ttft_target=draw(st.sampled_from([None, 1.0, 5.0])),
+                tpot_target=draw(st.sampled_from([None, 1.0, 3.0])),
             )
         )
     return result
@@ -77,10 +91,34 @@ def managers(draw: st.DrawFn) -> KVManager:
     return PagedKV(num_blocks, block_size, prefix_caching=kind == "prefix")
 
 
+@st.composite
+def policies(draw: st.DrawFn, block_size: int = 4) -> Policy:
+    inner = draw(
+        st.one_of(
+            st.builds(FCFS),
+            st.builds(ShortestFirst, st.sampled_from(["prompt", "answer", "both"])),
+            st.builds(Priority, st.sampled_from([2.0, 30.0, math.inf]), displacing=st.booleans()),
+            st.builds(Priority, st.sampled_from([0.5, 9.0, math.inf])),
+            st.builds(Deadline),
+            st.builds(FairShare, st.fixed_dictionaries({"ann": st.sampled_from([0.5, 1.0, 4.0])})),
+        )
+    )
+    if not draw(st.booleans()):
+        return inner
+    quota = st.builds(
+        Quota,
+        max_running=st.sampled_from([None, 1, 2]),
+        max_kv_blocks=st.sampled_from([None, 4, 12, 40]),
+        tokens_per_second=st.sampled_from([None, 0.3, 2.0, 8.0]),
+    )
+    return Quotas({"ann": draw(quota)}, inner, default=draw(quota), block_size=block_size)
+
+
 @settings(max_examples=600, deadline=None, derandomize=True)
-@given(jobs(), schedulers(), managers(), st.sampled_from([0, 40, 12]))
+@given(st.data(), jobs(), schedulers(), managers(), st.sampled_from([0, 40, 12]))
 def test_every_request_ends_with_the_tokens_it_would_get_alone(
-    jobs: list[Job], scheduler: Scheduler, kv: KVManager, end_every: int
+    data: st.DataObject, jobs: list[Job], scheduler: Scheduler, kv: KVManager, end_every: int
 ) -> None:
+    policy = data.draw(policies(kv.block_size))
     model = ToyModel(end_every=end_every)
-    serve(jobs, scheduler, kv, model=model, max_model_len=MAX_LEN)
+    serve(jobs, scheduler, kv, policy=policy, model=model, max_model_len=MAX_LEN)

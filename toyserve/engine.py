@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from toyserve.clock import Clock, WallClock
+from toyserve.clock import Clock, StepClock, WallClock
 from toyserve.kv.manager import BlockEvent, KVManager
 from toyserve.policies import FCFS, Policy
 from toyserve.recording import Recording, StepRecord
@@ -50,15 +50,18 @@ class Engine:
         # Still to come: a heap of (arrival time, number, request); the number keeps ties in order.
         self.arrivals: list[tuple[float, int, Request]] = []
         self._num_added = 0
+        self._executing = False
+        self._late_aborts: list[tuple[str, FinishReason]] = []
         self.on_step: list[Callable[[StepRecord], None]] = []
-        scheduler.attach(kv, self.policy, self.clock)
+        self._step_clock = StepClock(self.clock)
+        scheduler.attach(kv, self.policy, self._step_clock)
 
     # -- the loop -------------------------------------------------------------------------------
 
     def step(self) -> StepRecord | None:
         """Schedule, execute, update, record. None when there was nothing to run yet."""
-        self._queue_arrivals()
-        start_time = self.clock.now()
+        start_time = self._step_clock.tick()
+        self._queue_arrivals(start_time)
         plan = self.scheduler.schedule()
         if plan.is_empty:
             self._wait(plan)
@@ -66,7 +69,8 @@ class Engine:
         if self.check:
             check_plan(plan, self.scheduler)
         block_events = self.kv.drain_events()
-        result = self.runner.execute(plan) if plan.has_work else StepResult()
+        result = self._execute(plan)
+        self._step_clock.tick()
         finished = self.scheduler.update_from_output(plan, result)
         return self._record(start_time, plan, finished, block_events)
 
@@ -86,6 +90,7 @@ class Engine:
         self.kv.drain_events()  # what was given back after the last step belongs to the old one
         self.recording = Recording(self.recording.meta, keep_steps=self.recording.keep_steps)
         self.clock.restart()
+        self._step_clock.tick()
 
     @property
     def has_unfinished(self) -> bool:
@@ -111,7 +116,7 @@ class Engine:
             self.recording.end_request(request)
             return False
         self.requests[request.request_id] = request
-        if request.arrival_time <= self.clock.now():
+        if request.arrival_time <= self._step_clock.tick():
             self.scheduler.add(request)
         else:
             heapq.heappush(self.arrivals, (request.arrival_time, self._num_added, request))
@@ -119,12 +124,19 @@ class Engine:
         return True
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> bool:
-        """End a request now and take its blocks back. False if no such request is unfinished."""
-        request = self.requests.pop(request_id, None)
-        if request is None:
+        """End a request now and take its blocks back. False if no such request is unfinished.
+
+        While the runner executes a step (a call from its inside) that is at the end of the step.
+        """
+        if request_id not in self.requests:
             return False
+        if self._executing:
+            self._late_aborts.append((request_id, reason))
+            return True
+        request = self.requests.pop(request_id)
         self.arrivals = [entry for entry in self.arrivals if entry[2] is not request]
         heapq.heapify(self.arrivals)
+        self._step_clock.tick()
         self.scheduler.abort(request, reason)
         self.runner.forget(request)
         self.recording.end_request(request)
@@ -143,8 +155,16 @@ class Engine:
 
     # -- the parts of a step --------------------------------------------------------------------
 
-    def _queue_arrivals(self) -> None:
-        now = self.clock.now()
+    def _execute(self, plan: SchedulerOutput) -> StepResult:
+        if not plan.has_work:
+            return StepResult()
+        self._executing = True
+        try:
+            return self.runner.execute(plan)
+        finally:
+            self._executing = False
+
+    def _queue_arrivals(self, now: float) -> None:
         while self.arrivals and self.arrivals[0][0] <= now:
             self.scheduler.add(heapq.heappop(self.arrivals)[2])
 
@@ -162,7 +182,7 @@ class Engine:
             self.scheduler.check_integrity()
         record = self.recording.add_step(
             start_time,
-            self.clock.now(),
+            self._step_clock.now(),
             plan,
             finished,
             len(self.scheduler.waiting),
@@ -170,6 +190,8 @@ class Engine:
             block_events,
             self.kv.drain_events(),
         )
+        while self._late_aborts:
+            self.abort(*self._late_aborts.pop())
         for callback in self.on_step:
             callback(record)
         return record

@@ -152,8 +152,11 @@ class SharingPool:
             table.append(block)
         request.num_slots = len(table) * self.block_size
         self.events += [BlockEvent("take", block, request.request_id) for block in table[first:]]
+        chain = self.chains.get(request)
+        if chain and chain[-1].forgotten:  # by this very take: the copy will be published
+            chain.pop()
         if tail is not None and tail != table[index]:
-            # Even if ``tail`` has just been given away: copies run before anything is written.
+            # Good even if ``tail`` was just forgotten: copies run before anything is written.
             self.copies.append((tail, table[index]))
 
     def give_back(self, request: Request) -> None:

@@ -299,5 +299,7 @@ class Scheduler:
         request.status = RequestStatus.FINISHED
         # An answer is over with its last token; the bookkeeping since then is not the user's wait.
         answered = request.finish_reason is not FinishReason.ABORT and request.token_times
-        request.finish_time = request.token_times[-1] if answered else now
+        request.finish_time = (
+            request.token_times[-1] if answered else max(now, request.arrival_time)
+        )
         self.swap.free(request)
