@@ -46,7 +46,7 @@ class FairShare:
         return min(waiting, key=self._key)
 
     def victim(self, running: Sequence[Request], now: float) -> Request:
-        return max(running, key=self._key)
+        return max(reversed(running), key=self._key)  # of equals, the last admitted
 
     def on_arrival(self, request: Request, waiting: Collection[Request], now: float) -> None:
         """A user with nothing queued is lifted to the least of those who have: being idle earns no

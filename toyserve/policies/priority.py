@@ -38,7 +38,7 @@ class Priority:
         return min(waiting, key=self._key)
 
     def victim(self, running: Sequence[Request], now: float) -> Request:
-        return max(running, key=self._key)
+        return max(reversed(running), key=self._key)  # of equals, the last admitted
 
     def displaces(self, candidate: Request, victim: Request, now: float) -> bool:
         """Only a more urgent class pushes out, and only whoever is behind it in the queue too."""

@@ -35,4 +35,4 @@ class ShortestFirst:
         return min(waiting, key=self._key)
 
     def victim(self, running: Sequence[Request], now: float) -> Request:
-        return max(running, key=self._key)
+        return max(reversed(running), key=self._key)  # of equals, the last admitted
