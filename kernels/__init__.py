@@ -6,9 +6,9 @@ One file per kernel, each with a torch reference, the kernel and its launcher:
 - `ragged_attention`: any mixture of prompt chunks and decodes in one launch
 - `decode_attention`: one new token per sequence, long contexts cut into splits
 
-`attention.paged_attention` picks between the last two. `backend` says where the kernels can run
-and, where they cannot, why not. Importing this package imports neither torch nor triton: Triton
-reads `TRITON_INTERPRET` once, when it is first imported, and that moment belongs to the user.
+`backend` says where the kernels can run and, where they cannot, why not. Importing this package
+imports neither torch nor triton: Triton reads `TRITON_INTERPRET` once, when it is first imported,
+and that moment belongs to the user.
 """
 
 from importlib import import_module
@@ -19,9 +19,7 @@ _HOME = {
     "check_attention": "checks",
     "check_decode_attention": "checks",
     "check_write_kv": "checks",
-    "choose_attention": "backend",
     "make_partials": "decode_attention",
-    "paged_attention": "attention",
     "support": "backend",
 }
 

@@ -160,23 +160,3 @@ def require(device: "torch.device", dtype: "torch.dtype") -> None:
     here = support(device, dtype)
     if not here.ok:
         raise RuntimeError(f"the Triton kernels cannot run here: {here.reason}")
-
-
-def choose_attention(
-    requested: str, device: "torch.device | str", dtype: "torch.dtype"
-) -> Literal["torch", "triton"]:
-    """Turn "auto", "torch" or "triton" into what will run.
-
-    "auto" takes Triton on a GPU that can, and torch elsewhere. Raises ValueError for another
-    word, and where "triton" was asked for and cannot run, with the reason.
-    """
-    if requested not in ("auto", "torch", "triton"):
-        raise ValueError(f"attention must be 'auto', 'torch' or 'triton', not {requested!r}")
-    if requested == "torch":
-        return "torch"
-    here = support(device, dtype)
-    if requested == "triton":
-        if not here.ok:
-            raise ValueError(f"attention='triton' cannot run here: {here.reason}")
-        return "triton"
-    return "triton" if here.ok and here.mode == "compiled" else "torch"

@@ -80,7 +80,7 @@ def run(device: Any, smoke: bool, with_sweep: bool, deadline: float) -> "Report"
         lambda r, b: measure_write(r, b, ceilings[0]),
         measure_engine,
     ]
-    with torch.inference_mode():
+    with torch.no_grad():
         for section in sections:
             try:
                 section(report, bench)

@@ -62,9 +62,9 @@ def measure_engine(report: Report, bench: Bench) -> None:
         return
     shape = SMOKE if bench.smoke else GPT2_124M
     num_prompts, prompt_len, max_tokens = (2, 9, 3) if bench.smoke else (32, 128, 128)
+    shown = f"{num_prompts} prompts of {prompt_len}, {max_tokens} new"
     rng = torch.Generator().manual_seed(1)
-    drawn = torch.randint(1, shape["vocab_size"], (num_prompts, prompt_len), generator=rng)
-    prompts = drawn.tolist()
+    prompts = torch.randint(1, shape["vocab_size"], (num_prompts, prompt_len), generator=rng)
     params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
     options: dict[str, Any] = {
         "device": bench.device.type,
@@ -72,35 +72,30 @@ def measure_engine(report: Report, bench: Bench) -> None:
         "max_running": num_prompts,
         "num_blocks": num_prompts * (-(-(prompt_len + max_tokens) // 16) + 1),
     }
-    graphs = (False,) if bench.smoke else (False, True)
+    ways = [("torch", False), ("triton", False)]
+    if not bench.smoke:
+        ways.append(("triton", True))  # only the kernels' launches can be captured
     expected = None
     with tempfile.TemporaryDirectory() as name:
         write_random_gpt2(Path(name), shape)
-        for attention in ("torch", "triton"):
-            for cuda_graphs in graphs:
-                what = attention + (" + graphs" if cuda_graphs else "")
-                if bench.seconds_left < 15:
-                    report.skip(f"engine {what}: too little time is left")
-                    continue
-                try:
-                    choice = {"attention": attention, "cuda_graphs": cuda_graphs}
-                    ids, seconds = _serve(LLM(name, **choice, **options), prompts, params)
-                except TypeError as error:
-                    report.skip(f"engine {what}: this engine does not take it: {error}")
-                    continue
-                except Exception as error:  # the other sections' numbers must survive this
-                    report.problem(f"engine {what}: {type(error).__name__}: {error}")
-                    continue
-                expected = expected or ids
-                same = sum(a == b for a, b in zip(ids, expected, strict=True)) / num_prompts
-                count = sum(map(len, ids))
-                note = f"{100 * same:.0f} % of the answers equal the first way's"
-                if bench.smoke and same < 1:
-                    report.problem(f"engine {what}: {note}")
-                shown = f"{num_prompts} prompts of {prompt_len}, {max_tokens} new"
-                report.add(
-                    Row("engine", shown, what, seconds, count / seconds, "tokens/s", None, note)
-                )
+        for attention, cuda_graphs in ways:
+            what = attention + (" + graphs" if cuda_graphs else "")
+            if bench.seconds_left < 15:
+                report.skip(f"engine {what}: too little time is left")
+                continue
+            try:
+                llm = LLM(name, attention=attention, cuda_graphs=cuda_graphs, **options)
+                ids, seconds = _serve(llm, prompts.tolist(), params)
+            except Exception as error:  # the other sections' numbers must survive this
+                report.problem(f"engine {what}: {type(error).__name__}: {error}")
+                continue
+            expected = expected or ids
+            same = sum(a == b for a, b in zip(ids, expected, strict=True)) / num_prompts
+            rate = sum(map(len, ids)) / seconds
+            note = f"{100 * same:.0f} % of the answers equal the first way's"
+            if bench.smoke and same < 1:
+                report.problem(f"engine {what}: {note}")
+            report.add(Row("engine", shown, what, seconds, rate, "tokens/s", None, note))
 
 
 def _serve(llm: Any, prompts: list[list[int]], params: Any) -> tuple[list[list[int]], float]:

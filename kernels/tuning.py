@@ -71,6 +71,10 @@ def _stages(device: torch.device) -> int:
 def choose_num_splits(
     device: torch.device, num_seqs: int, num_kv_heads: int, max_seq_len: int, tile: int
 ) -> int:
-    """Enough splits to fill the GPU twice over, none smaller than two tiles, at most 32."""
+    """Enough splits to fill the GPU twice over, none smaller than two tiles, at most 32.
+
+    A power of two, since each number of splits is compiled for itself, on its first use.
+    """
     wanted = 2 * backend.num_multiprocessors(device) // max(1, num_seqs * num_kv_heads)
-    return max(1, min(MAX_SPLITS, wanted, max_seq_len // (2 * tile)))
+    num_splits = max(1, min(MAX_SPLITS, wanted, max_seq_len // (2 * tile)))
+    return 1 << num_splits.bit_length() - 1

@@ -10,7 +10,7 @@ from toyserve_kernels import backend
 from toyserve_kernels.decode_attention import decode_attention, make_partials
 from toyserve_kernels.problems import PagedProblem, make_problem
 from toyserve_kernels.ragged_attention import ragged_attention
-from toyserve_kernels.tuning import Tile
+from toyserve_kernels.tuning import Tile, choose_num_splits
 from toyserve_kernels.write_kv import write_kv
 
 
@@ -56,13 +56,12 @@ def test_without_triton_the_references_work_and_the_kernels_say_why_not() -> Non
         "from toyserve_kernels.checks import check_attention\n"
         "from toyserve_kernels.ragged_attention import ragged_attention as kernel\n"
         "from toyserve_kernels.ragged_attention import ragged_attention_reference as right\n"
-        "from toyserve_kernels.backend import choose_attention, support\n"
-        "print(check_attention(right), support('cuda').mode, choose_attention('auto', 'cuda', None)"
-        ")\n"
+        "from toyserve_kernels.backend import support\n"
+        "print(check_attention(right), support('cuda').mode)\n"
         "print(check_attention(kernel)[0])\n"
     )
     right, wrong = python(code).splitlines()
-    assert right == "[] absent torch"
+    assert right == "[] absent"
     assert "Triton is not installed" in wrong
 
 
@@ -79,22 +78,28 @@ def test_the_mode_is_fixed_when_triton_is_imported() -> None:
 
 
 @pytest.mark.skipif(backend.triton_mode() != "compiled", reason="needs Triton, not interpreting")
-def test_a_cpu_runs_torch_and_says_why_not_triton() -> None:
-    assert backend.choose_attention("auto", "cpu", torch.float32) == "torch"
-    assert backend.choose_attention("torch", "cpu", torch.float32) == "torch"
-    with pytest.raises(
-        ValueError, match=r"cannot run here: Triton compiles for GPUs, not .* TRITON"
-    ):
-        backend.choose_attention("triton", "cpu", torch.float32)
-    with pytest.raises(ValueError, match="'auto', 'torch' or 'triton', not 'cuda'"):
-        backend.choose_attention("cuda", "cpu", torch.float32)
+def test_a_cpu_says_why_it_cannot_run_what_is_compiled() -> None:
+    here = backend.support("cpu", torch.float32)
+    assert not here.ok
+    assert here.reason.startswith("Triton compiles for GPUs, not for 'cpu'; set TRITON_INTERPRET")
+    with pytest.raises(RuntimeError, match="kernels cannot run here: Triton compiles for GPUs"):
+        backend.require(torch.device("cpu"), torch.float32)
 
 
 @pytest.mark.skipif(backend.why_no_interpreter() is not None, reason="no interpreter here")
-def test_an_interpreting_process_can_be_asked_for_triton_on_a_cpu() -> None:
-    ask = "import torch; from toyserve_kernels.backend import choose_attention as c; "
-    both = "print(c('auto', 'cpu', torch.float32), c('triton', 'cpu', torch.float32))"
-    assert python(ask + both, TRITON_INTERPRET="1") == "torch triton"
+def test_an_interpreting_process_runs_on_a_cpu_but_not_in_bfloat16() -> None:
+    ask = "import torch; from toyserve_kernels.backend import support as s; "
+    both = "print(s('cpu', torch.float32).ok, s('cpu', torch.bfloat16).reason)"
+    said = python(ask + both, TRITON_INTERPRET="1")
+    assert said.startswith("True Triton's interpreter multiplies bfloat16 wrongly")
+
+
+def test_a_context_is_split_only_as_far_as_the_gpu_has_room_for() -> None:
+    cpu = torch.device("cpu")
+    assert choose_num_splits(cpu, 1, 1, 10**6, 32) == 2
+    assert choose_num_splits(cpu, 8, 12, 10**6, 32) == 1
+    assert choose_num_splits(cpu, 1, 1, 100, 32) == 1
+    assert choose_num_splits(cpu, 0, 12, 0, 32) == 1
 
 
 @pytest.fixture

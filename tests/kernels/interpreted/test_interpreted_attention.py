@@ -5,7 +5,6 @@ from itertools import product
 
 import pytest
 import torch
-from toyserve_kernels.attention import paged_attention
 from toyserve_kernels.checks import (
     CASES,
     DECODE_CASES,
@@ -142,14 +141,6 @@ def test_any_strides_of_cache_queries_and_output() -> None:
     out = torch.zeros(1, 8, 24)[:, ::2]
     decode_attention(*last.decode_args, out=out, num_splits=2)
     assert close(out, expected[-1:])
-
-
-def test_one_front_door_for_decodes_and_mixtures() -> None:
-    for case in (CASES[2], CASES[4]):
-        problem = case.problem(torch.float32, "cpu", wild=True)
-        expected = ragged_attention_reference(*problem.ragged_args)
-        longest = max(case.query_lens)
-        assert close(paged_attention(*problem.ragged_args, max_query_len=longest), expected)
 
 
 def test_nothing_to_do_is_no_launch() -> None:
