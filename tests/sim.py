@@ -307,9 +307,10 @@ def check_recording(served: Served) -> None:
     """What the replay says of the run is what happened, after a way through a file too."""
     recording = served.recording
     computed = 0
-    for (_, work), (_, memory) in zip(
+    for (step, work), (_, memory) in zip(
         replay_work(recording), replay_memory(recording), strict=True
     ):
+        assert bool(step.waiting_for) == bool(step.num_waiting), step
         computed += sum(w.num_tokens for w in work if w.phase is not Phase.PADDING)
         for item in work:
             held = sum(1 for owners in memory.owners if item.request_id in owners)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -129,7 +129,7 @@ def replay_memory(recording: Recording) -> Iterator[tuple[StepRecord, MemoryMap]
         _apply(tables, cached, step.block_events_after)
 
 
-def _apply(tables: dict[str, list[int]], cached: set[int], events: list[BlockEvent]) -> None:
+def _apply(tables: dict[str, list[int]], cached: set[int], events: Sequence[BlockEvent]) -> None:
     for event in events:
         if event.kind == "take":
             tables.setdefault(event.request_id, []).append(event.block)

@@ -18,6 +18,6 @@ class SequentialScheduler(Scheduler):
             self.run(plan, request, request.num_uncomputed_tokens)
         if not self.running and self.waiting:
             self.admit(plan, self.next_waiting())
-        elif self.waiting:
+        if self.running and self.waiting:
             plan.waiting_for = "slots"
         return plan
