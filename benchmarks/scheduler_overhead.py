@@ -1,9 +1,10 @@
-"""CPU time of scheduling alone, per step: ``schedule()`` + ``update_from_output()``, in µs.
+"""Time of scheduling alone, per step: ``schedule()`` + ``update_from_output()``, in µs.
 
     python benchmarks/scheduler_overhead.py [--steps 2000]
 
 The runner is a stub that samples token 0 for everybody, and its time is left out. The median of
-the steps is the number to look at: a step in which requests cross a block boundary takes longer.
+the steps is the number to look at: a step that crosses a block boundary takes longer, and so does
+one in which another process had the core.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ PROMPT_LEN = 32
 
 
 def step_times(num_running: int, num_steps: int, *, num_waiting: int = 0) -> list[float]:
-    """Seconds of CPU per step with ``num_running`` decodes and a queue of ``num_waiting``."""
+    """Seconds per step with ``num_running`` decodes and a queue of ``num_waiting``."""
     length = PROMPT_LEN + num_steps + 8
     kv = PagedKV((num_running + 1) * (length // BLOCK_SIZE + 2), BLOCK_SIZE)
     scheduler = ChunkedScheduler(max_running=num_running, token_budget=4096 + num_running)
@@ -33,14 +34,14 @@ def step_times(num_running: int, num_steps: int, *, num_waiting: int = 0) -> lis
         scheduler.add(Request(f"r{i}", list(range(PROMPT_LEN)), params))
     times = []
     for _ in range(num_steps):
-        start = time.process_time_ns()
+        start = time.perf_counter_ns()
         plan = scheduler.schedule()
-        middle = time.process_time_ns()
+        middle = time.perf_counter_ns()
         kv.drain_events()
         result = StepResult(token_ids=dict.fromkeys(plan.num_scheduled_tokens, 0))
-        resumed = time.process_time_ns()
+        resumed = time.perf_counter_ns()
         scheduler.update_from_output(plan, result)
-        times.append((time.process_time_ns() - resumed + middle - start) / 1e9)
+        times.append((time.perf_counter_ns() - resumed + middle - start) / 1e9)
     return times[4:]
 
 
