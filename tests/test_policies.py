@@ -97,6 +97,15 @@ def test_an_urgent_one_does_not_wait_when_every_slot_is_taken_by_the_less_urgent
     assert waits(run(jobs, Priority(displacing=False), 4))[-1] >= 40
 
 
+def test_who_has_waited_longer_than_the_class_is_worth_is_not_pushed_out() -> None:
+    old = Request("old", [1], arrival_time=0.0, priority=5)
+    for arrival, displaces in ((4.0, True), (6.0, False)):
+        urgent = Request("urgent", [1], arrival_time=arrival, priority=0)
+        assert Priority(aging=1.0).displaces(urgent, old, now=50.0) is displaces
+        assert Priority(aging=math.inf).displaces(urgent, old, now=50.0)
+        assert not Priority(aging=1.0).displaces(old, urgent, now=50.0)
+
+
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     st.lists(st.tuples(st.integers(0, 20), st.integers(0, 4), st.integers(1, 12)), min_size=2,

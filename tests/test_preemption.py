@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from sim import Job, Served, ToyModel, serve
+from sim import Job, Served, ToyModel, make_engine, serve
 
 from toyserve.kv import ContiguousKV, PagedKV
-from toyserve.policies import Priority
+from toyserve.policies import FCFS, Priority, ShortestFirst
 from toyserve.replay import Phase, replay_work
-from toyserve.schedulers import ChunkedScheduler, ContinuousScheduler
+from toyserve.request import Request, RequestStatus
+from toyserve.schedulers import ChunkedScheduler, ContinuousScheduler, SchedulerOutput
 
 ENDLESS = ToyModel(end_every=0)
 BOTH = pytest.mark.parametrize("swap", [False, True], ids=["recompute", "swap"])
@@ -194,3 +195,51 @@ def test_every_step_says_why_the_head_of_the_queue_waits() -> None:
 def test_a_preemption_by_an_unknown_name_is_refused() -> None:
     with pytest.raises(ValueError, match="preemption is 'drop'"):
         ContinuousScheduler(4, preemption="drop")  # type: ignore[arg-type]
+
+
+# -- what only an odd policy or an odd moment brings about ----------------------------------------
+
+
+def test_a_step_that_copies_in_from_the_host_copies_nothing_out_after_it() -> None:
+    """The host block that one leaves could be the one that the other fills, before it is read."""
+    scheduler = ContinuousScheduler(4, preemption="swap", num_host_blocks=8)
+    kv = PagedKV(20, 4)
+    engine, _ = make_engine(scheduler, kv, model=ENDLESS)
+    a, b = Job((1, 2), 9).request("a"), Job((1, 2), 9).request("b")
+    engine.add_request(a)
+    engine.add_request(b)
+    engine.step()
+    plan = SchedulerOutput(swapped_in={b: [(1, 0)]})
+    scheduler.preempt(plan, a)
+    assert a.status is RequestStatus.PREEMPTED
+    assert not plan.swap_out
+    assert a.num_computed_tokens == 0
+    scheduler.preempt(SchedulerOutput(), b)
+    assert b.status is RequestStatus.SWAPPED
+
+
+def test_swapped_requests_return_first_though_the_policy_likes_the_new_ones_better() -> None:
+    jobs = [Job((1,) * 4, 30 + i, arrival_time=float(i)) for i in range(4)]
+    jobs += [Job((1,) * 4, 3, arrival_time=8.0 + i) for i in range(30)]
+    scheduler = ContinuousScheduler(8, preemption="swap", num_host_blocks=200)
+    served = serve(jobs, scheduler, PagedKV(24, 4), policy=ShortestFirst(), model=ENDLESS)
+    outside: set[str] = set()
+    for step in served.recording.steps:
+        outside -= set(step.swapped_in)
+        assert not outside or set(step.admitted) <= set(step.swapped_in)
+        outside |= set(step.swapped_out)
+    assert any(step.swapped_in for step in served.recording.steps)
+
+
+class Pushy(FCFS):
+    """Breaks the rule that two must not push each other out."""
+
+    def displaces(self, candidate: Request, victim: Request, now: float) -> bool:
+        return True
+
+
+@BOTH
+def test_even_a_policy_that_lets_all_push_each_other_out_gets_right_answers(swap: bool) -> None:
+    jobs = [Job((i, 1, 2), 6, arrival_time=float(i)) for i in range(6)]
+    scheduler = ContinuousScheduler(2, **memory(swap, 3))
+    serve(jobs, scheduler, PagedKV(8, 2), policy=Pushy(), model=ENDLESS, max_steps=400)
