@@ -243,3 +243,15 @@ def test_even_a_policy_that_lets_all_push_each_other_out_gets_right_answers(swap
     jobs = [Job((i, 1, 2), 6, arrival_time=float(i)) for i in range(6)]
     scheduler = ContinuousScheduler(2, **memory(swap, 3))
     serve(jobs, scheduler, PagedKV(8, 2), policy=Pushy(), model=ENDLESS, max_steps=400)
+
+
+def test_whoever_comes_in_with_a_step_is_not_pushed_out_of_it() -> None:
+    """Its blocks may be the target of a copy that this very plan orders."""
+    scheduler = ContinuousScheduler(1)
+    engine, _ = make_engine(scheduler, PagedKV(20, 4), policy=Pushy(), model=ENDLESS)
+    for name in ("a", "b"):
+        engine.add_request(Job((1, 2), 9).request(name))
+    plan = SchedulerOutput()
+    assert scheduler.admit(plan, scheduler.next_waiting())
+    assert not scheduler.displace(plan, scheduler.next_waiting())
+    assert not plan.preempted
