@@ -216,7 +216,7 @@ axes[0].figure
 # %% [markdown]
 # ## The library's version, and what changed
 #
-# Left the class this lesson uses, right the one that comes with the engine. The library also
+# First the class this lesson uses, beside it (or below, on a narrow page) the engine's own. That one also
 # notes *why* the next in the queue had to wait, for the pictures, and lets nobody in while memory
 # is so short that somebody was just sent out of the batch (lesson 09).
 
@@ -415,8 +415,8 @@ print(f"the bundled model's weights on a CPU: {here_mb:.0f} MB")
 #   counts is the number of steps.
 # - **A CPU amortises overhead.** 22 MB are some seven hundred times less to read. What a step pays
 #   once is Python, the calls into torch and those few bytes; each row's arithmetic comes on top. So
-#   sixteen rows gain less here, and a padded row costs real time: leaving it out saves that *besides*
-#   the steps.
+#   sixteen rows gain less here. And the gain in time may come out above the gain in steps or below it:
+#   leaving out a padded row saves its own time, too; reading a prompt beside the decodes costs some.
 #
 # Either way a step has a fixed price. Don't run it with empty seats.
 
@@ -640,13 +640,13 @@ for cls in (StaticScheduler, Mine):
 fewer, sooner = static.num_steps / continuous.num_steps, entry_steps(static)["E"] - enters["E"]
 print(f"seven requests, four slots  : {fewer:.2f} × fewer steps; E starts {sooner} steps earlier")
 print(f"24 speeches, heavy tail     : {gpu_gain:.2f} × the throughput (H100 clock)")
-print(f"equal lengths, together     : {gains['16 × 40 tokens, together'][0]:.2f} ×")
+print(f"equal lengths, together     : {gains['16 × 40 tokens, together'][0]:.2f} ×, no gain")
 print(f"one leaked count, Monday    : {broken.num_steps / mended.num_steps:.2f} × slower, silently")
 
 # %% [markdown]
 # **Say it in an interview:**
 #
-# > A decode step costs nearly the same for one row as for many, so throughput is a matter of keeping
+# > On a GPU a decode step costs nearly the same for one row as for many, so throughput is a matter of keeping
 # > every slot busy. Static batching leaves slots empty until the longest answer ends. Continuous
 # > batching schedules per *step* instead of per *batch*: whoever finishes leaves at once and the next
 # > takes the slot, so the gain grows with how unequal the lengths and arrivals are, and is zero
@@ -662,8 +662,8 @@ print(f"one leaked count, Monday    : {broken.num_steps / mended.num_steps:.2f} 
 # Change one thing, predict, then run:
 #
 # 1. Set `max_running=8` for the seven requests. How many steps now, and why not fewer?
-# 2. Let the *last* in the queue enter first (`self.waiting[-1]`). Which number gets worse: the
-#    number of steps, or somebody's waiting time?
+# 2. Let the *last* in the queue enter first (`self.waiting[-1]`). What gets worse: the
+#    number of steps, somebody's waiting time, or both?
 # 3. Find seven lengths with the same sum (253) for which static and continuous need equally many
 #    steps.
 #

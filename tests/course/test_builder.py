@@ -105,6 +105,16 @@ def test_wall_clock_output_goes_when_the_code_before_it_changes(tmp_path: Path) 
     assert len(builder.keep_measured(after, before, remeasure=False)) == 1
 
 
+def test_wall_clock_output_goes_when_the_bundled_model_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = lesson(tmp_path, "# %% tags=['wall-clock']\n1\n")
+    before = read_source(source)
+    builder.keep_measured(before, None, remeasure=False)
+    monkeypatch.setattr(builder, "_model_digest", lambda: "other weights")
+    assert len(builder.keep_measured(read_source(source), before, remeasure=False)) == 1
+
+
 def test_cell_ids_depend_on_content_and_twins_get_different_ones(tmp_path: Path) -> None:
     ids = [c.id for c in read_source(lesson(tmp_path, "# %%\n1\n# %%\n1\n# %%\n2\n")).cells]
     assert len(set(ids)) == 3

@@ -10,9 +10,9 @@ equal byte for byte.
 
 What a real clock measured does vary, and that is the point of it. A cell tagged ``wall-clock`` is
 run in every build (an error still stops the build), but its committed output stays until
-``--remeasure`` is given or any code up to that cell changes; the cell's metadata says when and
-where it was taken. A measured number is thus a quoted result with its date, never a fresh one that
-nobody looked at.
+``--remeasure`` is given, or any code up to that cell or the bundled model changes; the cell's
+metadata says when and where it was taken. A measured number is thus a quoted result with its date,
+never a fresh one that nobody looked at.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
+import toyserve
 from toyserve.course.normalise import NotReproducible, normalise
 
 WALL_CLOCK = "wall-clock"
@@ -96,7 +97,7 @@ def keep_measured(
 ) -> list[str]:
     """Give wall-clock cells their committed outputs back. Returns the ids measured just now."""
     before = {cell.id: cell for cell in committed.cells} if committed else {}
-    code = hashlib.sha256()
+    code = hashlib.sha256(_model_digest().encode())
     fresh = []
     for cell in notebook.cells:
         if cell.cell_type != "code":
@@ -113,6 +114,12 @@ def keep_measured(
             cell.metadata["toyserve"] = {"code_so_far": digest, "measured": _here_and_now()}
             fresh.append(cell.id)
     return fresh
+
+
+def _model_digest() -> str:
+    """Other weights make other answers, so a measurement with them is another one."""
+    weights = Path(toyserve.__file__).parent / "models/toy/model.safetensors"
+    return hashlib.sha256(weights.read_bytes()).hexdigest() if weights.exists() else ""
 
 
 def _here_and_now() -> str:

@@ -51,7 +51,7 @@ def show_source(*objects: Any, docstrings: bool = False) -> Shown:
     parts = [(_title(o), source_of(o, docstrings=docstrings)) for o in objects]
     text = "\n\n".join(f"# {title}\n{code}" for title, code in parts)
     columns = "".join(
-        f'<div style="flex:1 1 26em;min-width:0"><b>{html.escape(title)}</b>'
+        f'<div style="flex:1 1 38em;min-width:0"><b>{html.escape(title)}</b>'
         f'<pre style="{_PRE}">{_lines((" ", line) for line in code.splitlines())}</pre></div>'
         for title, code in parts
     )
