@@ -10,14 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from toyserve.models.kv_pool import KVPool
 
-# Decodes gathered together. Fewer means more operator calls, more means padding and cache misses.
-DECODES_PER_GROUP = 8
+# Decodes gathered together. Fewer means more operator calls, more means padding and cache misses;
+# 4 to 6 are best from 8 to 32 running requests, on small models and on GPT-2's size.
+DECODES_PER_GROUP = 6
 
 
 class Chunk(NamedTuple):
@@ -39,13 +41,19 @@ class AttentionBatch:
     slots: Tensor  # int64 [num_cached_rows]: where the first rows' keys and values go
 
 
+class _Gathered(NamedTuple):
+    """The gather buffer's beginning, as it is filled and as it is read."""
+
+    rows: Tensor  # [num_blocks, block_size * 2 * n_embd]
+    keys: Tensor  # [group, num_heads, max_len, head_dim], a view of ``rows``
+    values: Tensor
+
+
 class _DecodeGroup(NamedTuple):
     first: int
     last: int
-    blocks: Tensor  # [num_gathered]
-    gathered: Tensor  # [num_gathered, block_size * 2 * n_embd]: the buffer's rows
-    keys: Tensor  # [group, num_heads, max_len, head_dim], a view of ``gathered``
-    values: Tensor
+    blocks: Tensor  # [num_blocks]
+    into: _Gathered
     mask: Tensor | None  # [group, 1, 1, max_len]: 0 or -inf; None when all lengths are max_len
 
 
@@ -71,6 +79,8 @@ class TorchAttention:
         self.num_heads, self.head_dim = pool.num_heads, pool.head_dim
         self.block_size, self.n_embd = pool.block_size, pool.num_heads * pool.head_dim
         self._buffer = pool.data.new_empty(0)
+        self._views: dict[tuple[int, int], _Gathered] = {}  # of the buffer, by group size and width
+        self._masks = pool.data.new_empty(0, 0)
 
     # -- once a step ----------------------------------------------------------------------------
 
@@ -94,39 +104,43 @@ class TorchAttention:
         size = num_blocks * self.block_size * 2 * self.n_embd
         if self._buffer.numel() < size:
             self._buffer = self.pool.data.new_empty(2 * size)
+            self._views.clear()
 
-    def _gathered(self, num_blocks: int) -> Tensor:
-        row = self.block_size * 2 * self.n_embd
-        return self._buffer[: num_blocks * row].view(num_blocks, row)
+    def _gathered(self, num_seqs: int, width: int) -> _Gathered:
+        """Room for ``width`` blocks of each of ``num_seqs`` sequences. The views are kept: making
+        them again for every group of every step would take longer than the scheduler."""
+        into = self._views.get((num_seqs, width))
+        if into is None:
+            num_blocks, row = num_seqs * width, self.block_size * 2 * self.n_embd
+            rows = self._buffer[: num_blocks * row].view(num_blocks, row)
+            kv = rows.view(num_seqs, width * self.block_size, 2, self.num_heads, self.head_dim)
+            keys, values = kv.transpose(1, 3).unbind(2)
+            into = self._views[num_seqs, width] = _Gathered(rows, keys, values)
+        return into
+
+    def _masks_for(self, lens: Sequence[int], num_slots: int) -> Tensor:
+        """[len(lens), 1, 1, num_slots]: 0 for the first ``len`` slots of a row, -inf after them."""
+        if self._masks.shape[0] <= num_slots:
+            size = -(-num_slots // 256) * 256 + 1  # row n of the table hides all but n slots
+            hidden = self.pool.data.new_full((size, size), float("-inf"))
+            self._masks = hidden.triu_()[:, None, None, :]
+        table = self._masks[..., :num_slots]
+        rows = torch.from_numpy(np.array(lens)).to(table.device)
+        return table.index_select(0, rows)
 
     def _group_decodes(self, batch: AttentionBatch) -> list[_DecodeGroup]:
         lens = batch.decode_lens
         groups: list[_DecodeGroup] = []
         if not lens:
             return groups
-        num_slots = batch.decode_blocks.shape[1] * self.block_size
-        device = self.pool.data.device
-        all_lens = torch.tensor(lens, device=device)
-        hidden = torch.arange(num_slots, device=device)[None] >= all_lens[:, None]
-        mask = self.pool.data.new_zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
+        masks = self._masks_for(lens, batch.decode_blocks.shape[1] * self.block_size)
         for first in range(0, len(lens), DECODES_PER_GROUP):
             last = min(first + DECODES_PER_GROUP, len(lens))
-            size, width = last - first, -(-lens[last - 1] // self.block_size)
-            max_len = width * self.block_size
-            gathered = self._gathered(size * width)
-            kv = gathered.view(size, max_len, 2, self.num_heads, self.head_dim)
-            full = lens[first] == max_len
-            groups.append(
-                _DecodeGroup(
-                    first,
-                    last,
-                    batch.decode_blocks[first:last, :width].reshape(-1),
-                    gathered,
-                    kv[:, :, 0].transpose(1, 2),
-                    kv[:, :, 1].transpose(1, 2),
-                    None if full else mask[first:last, None, None, :max_len],
-                )
-            )
+            width = -(-lens[last - 1] // self.block_size)
+            size, max_len = last - first, width * self.block_size
+            blocks = batch.decode_blocks[first:last, :width].reshape(-1)
+            mask = None if lens[first] == max_len else masks[first:last, :, :, :max_len]
+            groups.append(_DecodeGroup(first, last, blocks, self._gathered(size, width), mask))
         return groups
 
     def _plan_chunk(self, chunk: Chunk) -> tuple[Chunk, Tensor | None, Tensor | None]:
@@ -151,10 +165,11 @@ class TorchAttention:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _attend_decodes(self, layer: int, qkv: Tensor, group: _DecodeGroup) -> Tensor:
-        torch.index_select(self.pool.by_block[layer], 0, group.blocks, out=group.gathered)
+        rows, keys, values = group.into
+        torch.index_select(self.pool.by_block[layer], 0, group.blocks, out=rows)
         q = qkv[group.first : group.last, : self.n_embd]
         q = q.view(-1, self.num_heads, 1, self.head_dim)
-        out = F.scaled_dot_product_attention(q, group.keys, group.values, attn_mask=group.mask)
+        out = F.scaled_dot_product_attention(q, keys, values, attn_mask=group.mask)
         return out.reshape(-1, self.n_embd)
 
     def _attend_chunk(
@@ -163,10 +178,9 @@ class TorchAttention:
         rows = qkv[chunk.first_row : chunk.first_row + chunk.num_tokens]
         q, k, v = rows.view(-1, 3, self.num_heads, self.head_dim).permute(1, 2, 0, 3).unsqueeze(1)
         if blocks is not None:  # earlier tokens are in the cache, this chunk's were just written
-            gathered = self._gathered(blocks.shape[0])
-            torch.index_select(self.pool.by_block[layer], 0, blocks, out=gathered)
-            kv = gathered.view(-1, 2, self.num_heads, self.head_dim)[: chunk.context_len]
-            k, v = kv.permute(1, 2, 0, 3).unsqueeze(1)
+            rows, keys, values = self._gathered(1, blocks.shape[0])
+            torch.index_select(self.pool.by_block[layer], 0, blocks, out=rows)
+            k, v = keys[:, :, : chunk.context_len], values[:, :, : chunk.context_len]
         out = F.scaled_dot_product_attention(
             q, k, v, attn_mask=visible, is_causal=visible is None and chunk.num_tokens > 1
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 import numpy as np
 import torch
@@ -104,12 +105,8 @@ class TorchRunner:
             logits = logits if len(rows) == len(token_ids) else logits[rows]
         else:
             self.attention.begin_step(batch)
-            device = self.model.device
             logits = self.model.forward(
-                torch.tensor(token_ids, device=device),
-                torch.tensor(positions, device=device),
-                self.attention,
-                torch.tensor(rows, device=device, dtype=torch.int64),
+                self._tensor(token_ids), self._tensor(positions), self.attention, self._tensor(rows)
             )
         return self._sample(logits, sampled) if sampled else StepResult()
 
@@ -141,25 +138,26 @@ class TorchRunner:
     ) -> tuple[list[int], list[int], AttentionBatch, list[Request], list[int]]:
         """Token ids, positions, the attention's batch, who is sampled and from which rows."""
         decodes, chunks = self._split(plan)
-        positions = [position for position, _ in decodes]
-        token_ids = [request.token_ids[position] for position, request in decodes]
-        requests = [request for _, request in decodes]
-        sampled, rows = [], []
+        token_ids, positions, slots, sampled, rows = [], [], [], [], []
         for row, (position, request) in enumerate(decodes):
+            token_ids.append(request.token_ids[position])
+            positions.append(position)
             # A finished row of a static batch runs its last token again, for nothing.
             if position + 1 == len(request.token_ids) and request in plan.num_scheduled_tokens:
                 sampled.append(request)
                 rows.append(row)
+            block = request.block_table[position // self.block_size]
+            slots.append(block * self.block_size + position % self.block_size)
         widest = -(-(positions[-1] + 1) // self.block_size) if decodes else 0
-        blocks = self.tables.gather(requests, widest)
-        slots = [self._slots_of_decodes(blocks, positions)] if decodes else []
+        blocks = self.tables.gather([request for _, request in decodes], widest)
+        lens = [position + 1 for position in positions]
         parts = []
         for request, num_tokens in chunks:
             start, end = request.num_computed_tokens, request.num_computed_tokens + num_tokens
             parts.append(Chunk(len(token_ids), num_tokens, end, request.block_table))
             token_ids += request.token_ids[start:end]
             positions += range(start, end)
-            slots.append(self._slots_of_chunk(request.block_table, start, end))
+            slots += self._slots(request.block_table, start, end)
             if end == len(request.token_ids):
                 sampled.append(request)
                 rows.append(len(token_ids) - 1)
@@ -168,13 +166,8 @@ class TorchRunner:
                 parts.append(Chunk(len(token_ids), num_tokens, num_tokens, []))
                 token_ids += [0] * num_tokens
                 positions += range(num_tokens)
-        device = self.model.device
-        batch = AttentionBatch(
-            decode_blocks=torch.from_numpy(blocks).to(device),
-            decode_lens=[position + 1 for position, _ in decodes],
-            chunks=parts,
-            slots=torch.from_numpy(np.concatenate(slots)).to(device),
-        )
+        decode_blocks = torch.from_numpy(blocks).to(self.model.device)
+        batch = AttentionBatch(decode_blocks, lens, parts, self._tensor(slots))
         return token_ids, positions, batch, sampled, rows
 
     def _split(
@@ -190,16 +183,14 @@ class TorchRunner:
         for request in plan.num_padded_tokens:
             if request not in plan.num_scheduled_tokens:
                 decodes.append((request.num_computed_tokens - 1, request))
-        decodes.sort(key=lambda d: d[0])
+        decodes.sort(key=itemgetter(0))
         return decodes, chunks
 
-    def _slots_of_decodes(self, blocks: np.ndarray, positions: list[int]) -> np.ndarray:
-        at = np.array(positions)
-        block = blocks[np.arange(len(at)), at // self.block_size]
-        return block * self.block_size + at % self.block_size
+    def _slots(self, block_table: list[int], start: int, end: int) -> list[int]:
+        """Where the KV of positions ``start`` .. ``end`` - 1 goes."""
+        size = self.block_size
+        return [block_table[at // size] * size + at % size for at in range(start, end)]
 
-    def _slots_of_chunk(self, block_table: list[int], start: int, end: int) -> np.ndarray:
-        at = np.arange(start, end)
-        first = start // self.block_size
-        table = np.array(block_table[first : -(-end // self.block_size)])
-        return table[at // self.block_size - first] * self.block_size + at % self.block_size
+    def _tensor(self, numbers: list[int]) -> torch.Tensor:
+        # By way of numpy, which reads a list three times as fast as torch.
+        return torch.from_numpy(np.array(numbers, dtype=np.int64)).to(self.model.device)
