@@ -56,3 +56,30 @@ class VirtualClock:
 
     def wait_until(self, when: float) -> None:
         self._now = max(self._now, when)
+
+
+class StepClock:
+    """Another clock, looked at only when told to: while a scheduler decides, time stands still.
+
+    So everything that happens at one end of a step bears the same time, which is also the one that
+    a recording keeps.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.tick()
+
+    def tick(self) -> float:
+        self._now = self.clock.now()
+        return self._now
+
+    def now(self) -> float:
+        return self._now
+
+    def wait_until(self, when: float) -> None:
+        self.clock.wait_until(when)
+        self.tick()
+
+    def restart(self) -> None:
+        self.clock.restart()
+        self.tick()

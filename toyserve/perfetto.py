@@ -105,8 +105,8 @@ def _steps(recording: Recording) -> Iterator[Event]:
             "padding": padded,
             "requests": list(step.num_scheduled_tokens),
             "admitted": list(step.admitted),
-            "preempted": step.preempted,
-            "finished": step.finished,
+            "preempted": list(step.preempted),
+            "finished": list(step.finished),
         }
         if step.waiting_for is not None:
             args["queue waits for"] = _REASONS.get(step.waiting_for, step.waiting_for)

@@ -1,17 +1,14 @@
 """A run, written down: enough to draw every picture and compute every metric without a model.
 
 Only decisions are stored (who ran how many tokens, who came, left or was preempted, which block
-changed hands). Phases, token times and memory maps follow from them by replay (``replay.py``).
-
-The file is JSON lines, in the order in which things happened: one ``meta`` line, then ``arrival``,
-``step`` and ``end`` lines. Every prefix that ends at a line's end is itself a valid recording.
+changed hands). Phases, token times and memory maps follow from them by replay (``replay.py``); the
+file format is in ``recording_file.py``.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,7 +16,9 @@ from toyserve.kv.manager import BlockEvent
 from toyserve.request import FinishReason, Request
 from toyserve.schedulers.output import SchedulerOutput, WaitReason
 
-FORMAT_VERSION = 1
+# Most fields of most steps are empty. They share one empty container: a long run has millions of
+# steps, and what the garbage collector has to walk through is what slows a simulation down.
+_NO_ENTRIES: Mapping[str, Any] = {}
 
 
 @dataclass(slots=True)
@@ -29,22 +28,22 @@ class StepRecord:
     index: int
     start_time: float
     end_time: float
-    num_scheduled_tokens: dict[str, int]
-    num_padded_tokens: dict[str, int] = field(default_factory=dict)
+    num_scheduled_tokens: Mapping[str, int]
+    num_padded_tokens: Mapping[str, int] = field(default_factory=lambda: _NO_ENTRIES)
     # request -> tokens whose KV it already had when it came in (a prefix-cache hit), usually 0
-    admitted: dict[str, int] = field(default_factory=dict)
-    preempted: list[str] = field(default_factory=list)
-    finished: list[str] = field(default_factory=list)
+    admitted: Mapping[str, int] = field(default_factory=lambda: _NO_ENTRIES)
+    preempted: Sequence[str] = ()
+    finished: Sequence[str] = ()
     # request -> host blocks that its KV went to, or came back from, in the order of its sequence
-    swapped_out: dict[str, list[int]] = field(default_factory=dict)
-    swapped_in: dict[str, list[int]] = field(default_factory=dict)
+    swapped_out: Mapping[str, list[int]] = field(default_factory=lambda: _NO_ENTRIES)
+    swapped_in: Mapping[str, list[int]] = field(default_factory=lambda: _NO_ENTRIES)
     num_copied_blocks: int = 0  # on the device, because a shared block was about to be written
     num_waiting: int = 0  # still in the queue after this step's admissions
     waiting_for: WaitReason | None = None
     num_free_blocks: int = 0
     # Blocks that changed hands before the step ran, and (given back by whoever finished) after it.
-    block_events: list[BlockEvent] = field(default_factory=list)
-    block_events_after: list[BlockEvent] = field(default_factory=list)
+    block_events: Sequence[BlockEvent] = ()
+    block_events_after: Sequence[BlockEvent] = ()
 
 
 @dataclass(slots=True)
@@ -102,31 +101,31 @@ class Recording:
         self.keep_steps = keep_steps
         self.steps: list[StepRecord] = []
         self.num_steps = 0
-        self._ended: dict[str, RequestRecord] = {}
-        self._live: dict[str, Request] = {}
+        # Every request; of one that still runs, what was known when it arrived.
+        self.records: dict[str, RequestRecord] = {}
+        self._unfinished: dict[str, Request] = {}
         self._stream: IO[str] | None = None
 
     @property
     def requests(self) -> dict[str, RequestRecord]:
         """Every request so far, by id, in order of arrival at the engine."""
-        live = {request_id: RequestRecord.of(r) for request_id, r in self._live.items()}
-        # _ended holds a placeholder from the arrival on, so its order is that of arrival.
-        return {request_id: live.get(request_id, old) for request_id, old in self._ended.items()}
+        live = {request_id: RequestRecord.of(r) for request_id, r in self._unfinished.items()}
+        return {request_id: live.get(request_id, old) for request_id, old in self.records.items()}
 
     # -- written by the engine ------------------------------------------------------------------
 
     def add_request(self, request: Request) -> None:
-        self._ended[request.request_id] = RequestRecord.of(request)
-        self._live[request.request_id] = request
+        self.records[request.request_id] = RequestRecord.of(request)
+        self._unfinished[request.request_id] = request
         if self._stream:
-            self._write_line(_arrival_line(self._ended[request.request_id]))
+            self._write_line(recording_file.arrival_line(self.records[request.request_id]))
 
     def end_request(self, request: Request) -> None:
         """The request has finished, been aborted or refused."""
-        record = self._ended[request.request_id] = RequestRecord.of(request)
-        self._live.pop(request.request_id, None)
+        record = self.records[request.request_id] = RequestRecord.of(request)
+        self._unfinished.pop(request.request_id, None)
         if self._stream:
-            self._write_line(_end_line(record))
+            self._write_line(recording_file.end_line(record))
 
     def add_step(
         self,
@@ -144,24 +143,24 @@ class Recording:
             start_time,
             end_time,
             {r.request_id: n for r, n in plan.num_scheduled_tokens.items()},
-            {r.request_id: n for r, n in plan.num_padded_tokens.items()},
-            {r.request_id: n for r, n in plan.admitted.items()},
-            [r.request_id for r in plan.preempted],
-            [r.request_id for r in finished],
+            _by_id(plan.num_padded_tokens),
+            _by_id(plan.admitted),
+            [r.request_id for r in plan.preempted] if plan.preempted else (),
+            [r.request_id for r in finished] if finished else (),
             _host_blocks(plan.swapped_out),
             _host_blocks(plan.swapped_in),
             len(plan.block_copies),
             num_waiting,
             plan.waiting_for,
             num_free_blocks,
-            block_events,
-            block_events_after,
+            block_events or (),
+            block_events_after or (),
         )
         self.num_steps += 1
         if self.keep_steps:
             self.steps.append(step)
         if self._stream:
-            self._write_line(_step_line(step))
+            self._write_line(recording_file.step_line(step))
         for request in finished:
             self.end_request(request)
         return step
@@ -171,7 +170,7 @@ class Recording:
     def stream_to(self, path: str | Path) -> None:
         """Write every line as it happens, flushed, so that a killed process loses nothing."""
         self._stream = open(path, "w", encoding="utf-8")  # noqa: SIM115 (closed by close())
-        self._write_line(_meta_line(self.meta))
+        self._write_line(recording_file.meta_line(self.meta))
 
     def close(self) -> None:
         if self._stream:
@@ -180,69 +179,26 @@ class Recording:
 
     def _write_line(self, line: dict[str, Any]) -> None:
         assert self._stream is not None
-        self._stream.write(json.dumps(line, separators=(",", ":")) + "\n")
+        self._stream.write(recording_file.dump(line))
         self._stream.flush()
 
     def save(self, path: str | Path) -> None:
         """Write the whole run as JSON lines."""
-        with open(path, "w", encoding="utf-8") as file:
-            for line in self._lines():
-                file.write(json.dumps(line, separators=(",", ":")) + "\n")
-
-    def _lines(self) -> Iterable[dict[str, Any]]:
-        requests = self.requests
-        yield _meta_line(self.meta)
-        for record in requests.values():
-            yield _arrival_line(record)
-        for step in self.steps:
-            yield _step_line(step)
-        for record in requests.values():
-            yield _end_line(record)
+        recording_file.save(self, Path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> Recording:
-        """Read what ``save`` or ``stream_to`` wrote; a last line cut by a kill is left out."""
-        from toyserve.replay import complete_requests
+        """Read what ``save`` or ``stream_to`` wrote; a last line cut by a kill is left out.
 
-        path = Path(path)
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path} cannot be read as a recording: {error}") from None
-        recording = cls()
-        for number, text in enumerate(lines, 1):
-            try:
-                recording._read_line(json.loads(text))
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                if number == len(lines) and number > 1:
-                    break
-                raise ValueError(f"{path}, line {number} is not a recording's: {error}") from None
-        if not recording.meta:
-            raise ValueError(f"{path} is not a recording: it has no meta line")
-        complete_requests(recording)
-        return recording
+        Raises ValueError naming the file and the line if it is not a recording.
+        """
+        return recording_file.load(Path(path))
 
-    def _read_line(self, line: dict[str, Any]) -> None:
-        kind = line.pop("kind")
-        if kind == "meta":
-            if line["version"] != FORMAT_VERSION:
-                raise ValueError(f"version {line['version']}, this toyserve reads {FORMAT_VERSION}")
-            self.meta = line["meta"]
-        elif kind == "arrival":
-            self._ended[line["request_id"]] = RequestRecord(**line)
-        elif kind == "step":
-            for name in ("block_events", "block_events_after"):
-                line[name] = [BlockEvent(*event) for event in line.get(name, [])]
-            self.steps.append(StepRecord(self.num_steps, **line))
-            self.num_steps += 1
-        elif kind == "end":
-            record = self._ended[line.pop("request_id")]
-            for name, value in line.items():
-                setattr(record, name, value)
-            if record.finish_reason is not None:
-                record.finish_reason = FinishReason(record.finish_reason)
-        else:
-            raise ValueError(f"unknown kind of line {kind!r}")
+    def to_perfetto(self, path: str | Path) -> None:
+        """Write a trace for Perfetto's viewer: requests as tracks, steps as slices, counters."""
+        from toyserve.perfetto import to_perfetto
+
+        to_perfetto(self, path)
 
     # -- for people -----------------------------------------------------------------------------
 
@@ -253,40 +209,18 @@ class Recording:
         return summarize(self)
 
     def __repr__(self) -> str:
-        return f"Recording({len(self._ended)} requests, {self.num_steps} steps, {self.meta})"
+        return f"Recording({len(self.records)} requests, {self.num_steps} steps, {self.meta})"
 
 
-_ARRIVAL_FIELDS = (
-    "request_id",
-    "arrival_time",
-    "num_prompt_tokens",
-    "max_tokens",
-    "user",
-    "priority",
-    "ttft_target",
-    "tpot_target",
-)
-_END_FIELDS = ("request_id", "token_ids", "finish_time", "finish_reason", "error")
+def _by_id(numbers: Mapping[Request, int]) -> Mapping[str, int]:
+    return {r.request_id: n for r, n in numbers.items()} if numbers else _NO_ENTRIES
 
 
-def _host_blocks(swapped: dict[Request, list[tuple[int, int]]]) -> dict[str, list[int]]:
+def _host_blocks(swapped: Mapping[Request, list[tuple[int, int]]]) -> Mapping[str, list[int]]:
+    if not swapped:
+        return _NO_ENTRIES
     return {r.request_id: [host for _, host in pairs] for r, pairs in swapped.items()}
 
 
-def _meta_line(meta: dict[str, Any]) -> dict[str, Any]:
-    return {"kind": "meta", "version": FORMAT_VERSION, "meta": meta}
-
-
-def _arrival_line(record: RequestRecord) -> dict[str, Any]:
-    return {"kind": "arrival", **{name: getattr(record, name) for name in _ARRIVAL_FIELDS}}
-
-
-def _end_line(record: RequestRecord) -> dict[str, Any]:
-    return {"kind": "end", **{name: getattr(record, name) for name in _END_FIELDS}}
-
-
-def _step_line(step: StepRecord) -> dict[str, Any]:
-    """Without the index, which is the line's place, and without what is empty."""
-    fields = {name: value for name, value in asdict(step).items() if value not in ({}, [], None)}
-    fields.pop("index", None)
-    return {"kind": "step", "num_scheduled_tokens": {}, **fields}
+# At the end: the file's format is written in terms of the records above.
+from toyserve import recording_file  # noqa: E402
