@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from toyserve.models.card import write_card
 from toyserve.models.corpus import HELD_OUT_PLAYS, read_plays, speeches_of
 
 if TYPE_CHECKING:
@@ -216,7 +217,14 @@ def save(model: Any, tokenizer: Tokenizer, out: Path, facts: dict[str, Any]) -> 
         model_max_length=model.config.n_positions,
     )
     fast.save_pretrained(out)
+    # The name that every transformers since 4 knows.
+    settings = json.loads((out / "tokenizer_config.json").read_text(encoding="utf-8"))
+    settings = {k: v for k, v in settings.items() if k != "backend"}
+    settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    text = json.dumps(settings, indent=2) + "\n"
+    (out / "tokenizer_config.json").write_text(text, encoding="utf-8")
     (out / "training.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    write_card(out)
 
 
 def main() -> None:
