@@ -32,7 +32,8 @@ Speak now.
 OSRIC.
 It is but I, my lord.
 
-HAMLET. Then go again.
+HAMLET. Then go again,
+and be quick.
 """
 
 
@@ -43,7 +44,7 @@ def test_speeches_lose_stage_directions_and_gain_full_names() -> None:
     assert speeches_of(PLAY + crowd)[:3] == [
         "HAMLET:\nWho goes there, and at what hour?\nSpeak now.\n",
         "OSRIC:\nIt is but I, my lord.\n",
-        "HAMLET:\nThen go again.\n",
+        "HAMLET:\nThen go again,\nand be quick.\n",
     ]
 
 
