@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -40,12 +40,15 @@ class Sampler:
                 token_ids[row] = token_id
         return token_ids
 
-    def is_last(self, request: Request, token_id: int) -> bool:
-        """Whether the model has said that its answer ends with this token."""
-        params = request.params
-        if token_id == self.eos_token_id and not params.ignore_eos:
-            return True
-        return token_id in params.stop_token_ids
+    def ended(self, token_ids: Mapping[Request, int]) -> set[Request]:
+        """The requests whose answer ends with this token, by the model's or the user's word."""
+        eos = self.eos_token_id
+        return {
+            request
+            for request, token_id in token_ids.items()
+            if token_id in request.params.stop_token_ids
+            or (token_id == eos and not request.params.ignore_eos)
+        }
 
     def _end_ids(self, request: Request) -> set[int]:
         ids = set(request.params.stop_token_ids)

@@ -40,19 +40,18 @@ class BlockTables:
 
     def gather(self, requests: Sequence[Request], num_columns: int) -> np.ndarray:
         """int64 [num_requests, num_columns]; past a request's last block stands 0."""
-        rows = [self._row(request) for request in requests]
+        rows = []
+        for request in requests:
+            row = self._rows.get(request)
+            if row is None:
+                row = self._rows[request] = self._new_row()
+            if self._known[row] != len(request.block_table):
+                self._update(row, request.block_table)
+            rows.append(row)
         return self._table[rows, :num_columns]
 
-    def _row(self, request: Request) -> int:
-        row = self._rows.get(request)
-        if row is None:
-            row = self._rows[request] = self._new_row()
-        known, blocks = self._known[row], request.block_table
-        if known != len(blocks):
-            self._update(row, known, blocks)
-        return row
-
-    def _update(self, row: int, known: int, blocks: list[int]) -> None:
+    def _update(self, row: int, blocks: list[int]) -> None:
+        known = self._known[row]
         while len(blocks) > self._table.shape[1]:
             self._table = np.concatenate([self._table, np.zeros_like(self._table)], axis=1)
         if known > len(blocks):
@@ -126,8 +125,7 @@ class TorchRunner:
             logprobs_of = logits.clone()  # sample() masks end tokens in place
         token_ids = self.sampler.sample(logits, requests)
         result = StepResult(dict(zip(requests, token_ids, strict=True)))
-        is_last = self.sampler.is_last
-        result.ended = {r for r, token_id in result.token_ids.items() if is_last(r, token_id)}
+        result.ended = self.sampler.ended(result.token_ids)
         result.logprobs = token_logprobs(logprobs_of, requests, token_ids)
         return result
 
@@ -139,16 +137,17 @@ class TorchRunner:
         """Token ids, positions, the attention's batch, who is sampled and from which rows."""
         decodes, chunks = self._split(plan)
         token_ids, positions, slots, sampled, rows = [], [], [], [], []
+        size = self.block_size
         for row, (position, request) in enumerate(decodes):
-            token_ids.append(request.token_ids[position])
+            known = request.token_ids
+            token_ids.append(known[position])
             positions.append(position)
+            slots.append(request.block_table[position // size] * size + position % size)
             # A finished row of a static batch runs its last token again, for nothing.
-            if position + 1 == len(request.token_ids) and request in plan.num_scheduled_tokens:
+            if position + 1 == len(known) and request in plan.num_scheduled_tokens:
                 sampled.append(request)
                 rows.append(row)
-            block = request.block_table[position // self.block_size]
-            slots.append(block * self.block_size + position % self.block_size)
-        widest = -(-(positions[-1] + 1) // self.block_size) if decodes else 0
+        widest = -(-(positions[-1] + 1) // size) if decodes else 0
         blocks = self.tables.gather([request for _, request in decodes], widest)
         lens = [position + 1 for position in positions]
         parts = []
