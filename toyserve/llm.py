@@ -13,6 +13,15 @@ import torch
 from toyserve.clock import Clock, VirtualClock, WallClock
 from toyserve.engine import Engine
 from toyserve.kv import KVManager
+from toyserve.llm_arguments import (
+    Prompt,
+    as_prompts,
+    check_max_model_len,
+    host_blocks,
+    one_each,
+    pick_device,
+    pick_dtype,
+)
 from toyserve.models.attention import AttentionBackend
 from toyserve.models.detokenizer import IncrementalText
 from toyserve.models.gpt2 import GPT2
@@ -22,12 +31,10 @@ from toyserve.models.tokenizer import Tokenizer
 from toyserve.models.triton_attention import AttentionName, TritonAttention, make_attention
 from toyserve.models.weights import load_checkpoint
 from toyserve.parts import (
-    PREEMPTIONS,
     make_cost_model,
     make_kv,
     make_policy,
     make_scheduler,
-    unknown,
 )
 from toyserve.policies import Policy
 from toyserve.recording import Recording, StepRecord
@@ -40,8 +47,6 @@ from toyserve.schedulers import Scheduler
 
 if TYPE_CHECKING:
     from toyserve.workload import Workload
-
-Prompt = str | list[int]
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,8 @@ class LLM:
     model: "toy" (bundled), a folder, or a hub name. scheduler, kv, policy: a name or an object.
     num_blocks x block_size: the KV pool, in token slots. max_running: requests in a step at most.
     token_budget: tokens in a step at most (chunked only; 256 when not given).
+    preemption: "recompute", or "swap" to a pool of num_host_blocks in the host's memory.
+    prefix_caching: reuse the KV of earlier requests that began with the same tokens (paged only).
     clock: "wall", or a GPU's name ("h100"): then steps take what a cost model says for that GPU and
     ``clock_model`` (by default this model), while the tokens are still this model's.
     device, dtype: CUDA with fp16 where there is one, else CPU with fp32.
@@ -85,6 +92,8 @@ class LLM:
         watermark: float = 0.0,
         policy: str | Policy = "fcfs",
         preemption: str = "recompute",
+        num_host_blocks: int = 0,
+        prefix_caching: bool = False,
         clock: str | Clock = "wall",
         clock_model: Any = None,
         device: str | torch.device | None = None,
@@ -95,8 +104,6 @@ class LLM:
         max_model_len: int | None = None,
         check: bool | None = None,
     ) -> None:
-        if preemption not in PREEMPTIONS:
-            raise unknown("preemption", preemption, PREEMPTIONS)
         self.scheduler = make_scheduler(
             scheduler,
             max_running=max_running,
@@ -104,15 +111,21 @@ class LLM:
             max_chunk=max_chunk,
             max_wait=max_wait,
             watermark=watermark,
+            preemption=preemption,
+            num_host_blocks=num_host_blocks,
         )
         self.policy = make_policy(policy)
         self.device, self.dtype = pick_device(device), None
         self.dtype = pick_dtype(dtype, self.device)
         config, weights, source = load_checkpoint(model)
         self.config = config
-        self.max_model_len = _check_max_model_len(max_model_len, config.n_positions)
+        self.max_model_len = check_max_model_len(max_model_len, config.n_positions)
         self.kv = make_kv(
-            kv, num_blocks=num_blocks, block_size=block_size, max_model_len=self.max_model_len
+            kv,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            max_model_len=self.max_model_len,
+            prefix_caching=prefix_caching,
         )
         self.tokenizer = Tokenizer.load(source)
         self.model = GPT2(config, weights, self.device, self.dtype)
@@ -124,6 +137,7 @@ class LLM:
             self.kv.block_size,
             self.device,
             self.dtype,
+            host_blocks(self.scheduler, self.kv, config, self.dtype),
         )
         backend = make_attention(attention, pool)
         self.attention = "triton" if isinstance(backend, TritonAttention) else "torch"
@@ -151,14 +165,17 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         arrival_times: Sequence[float] | None = None,
+        users: str | Sequence[str] = "default",
+        priorities: int | Sequence[int] = 0,
     ) -> list[RequestOutput]:
         """Serve all prompts and return their outputs in input order.
 
         prompts: texts or lists of token ids. params: one for all, or one each. arrival_times: in
-        seconds from now, 0 by default. A prompt that can never run comes back with finish_reason
+        seconds from now, 0 by default. users and priorities (lower is more urgent) matter to the
+        policies that look at them. A prompt that can never run comes back with finish_reason
         "refused" and its ``error``, with a warning; the others are served.
         """
-        requests, texts = self._start(prompts, params, arrival_times)
+        requests, texts = self._start(prompts, params, arrival_times, users, priorities)
         for _ in self._serve(requests, texts):
             pass
         return [self._output(r, texts[r.request_id]) for r in requests]
@@ -172,7 +189,7 @@ class LLM:
 
         Closing the iterator early aborts what is unfinished.
         """
-        requests, texts = self._start(prompts, params, None)
+        requests, texts = self._start(prompts, params)
         yield from self._serve(requests, texts)
 
     def replay(
@@ -245,16 +262,25 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None,
-        arrival_times: Sequence[float] | None,
+        arrival_times: Sequence[float] | None = None,
+        users: str | Sequence[str] = "default",
+        priorities: int | Sequence[int] = 0,
     ) -> tuple[list[Request], dict[str, IncrementalText]]:
-        prompt_list = _as_list(prompts)
-        params_list = _one_each("params", params or SamplingParams(), len(prompt_list))
-        times = _one_each("arrival_times", arrival_times or 0.0, len(prompt_list))
+        prompt_list = as_prompts(prompts)
+        params_list = one_each("params", params or SamplingParams(), len(prompt_list))
+        times = one_each("arrival_times", arrival_times or 0.0, len(prompt_list))
+        names = one_each("users", users, len(prompt_list))
+        classes = one_each("priorities", priorities, len(prompt_list))
         self._restart()
         requests = []
-        for prompt, param, time in zip(prompt_list, params_list, times, strict=True):
+        for prompt, param, time, user, priority in zip(
+            prompt_list, params_list, times, names, classes, strict=True
+        ):
+            request_id = f"r{self._num_requests}"
             token_ids = self._token_ids(prompt)
-            requests.append(Request(f"r{self._num_requests}", token_ids, param, time))
+            requests.append(
+                Request(request_id, token_ids, param, time, user=user, priority=priority)
+            )
             self._num_requests += 1
         return requests, self._submit(requests)
 
@@ -333,65 +359,3 @@ class LLM:
             error=request.error,
             logprobs=request.logprobs if request.params.logprobs is not None else None,
         )
-
-
-def pick_device(device: str | torch.device | None) -> torch.device:
-    """CUDA where there is one, unless told otherwise."""
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    picked = torch.device(device)
-    if picked.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device is {str(device)!r}, but this torch sees no CUDA GPU")
-    return picked
-
-
-def pick_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:
-    """fp16 on CUDA, fp32 on a CPU, unless told otherwise."""
-    names = {
-        "float32": torch.float32,
-        "fp32": torch.float32,
-        "float16": torch.float16,
-        "fp16": torch.float16,
-        "bfloat16": torch.bfloat16,
-        "bf16": torch.bfloat16,
-    }
-    if dtype is None:
-        return torch.float16 if device.type == "cuda" else torch.float32
-    if isinstance(dtype, torch.dtype) and dtype in names.values():
-        return dtype
-    if dtype not in names:
-        raise unknown("dtype", dtype, ("float32", "float16", "bfloat16"))
-    return names[str(dtype)]
-
-
-def _check_max_model_len(max_model_len: int | None, n_positions: int) -> int:
-    if max_model_len is None:
-        return n_positions
-    if isinstance(max_model_len, bool) or not 2 <= max_model_len <= n_positions:
-        raise ValueError(
-            f"max_model_len is {max_model_len!r}: it must lie between 2 (a prompt token and an "
-            f"answer token) and {n_positions}, the positions this model has"
-        )
-    return max_model_len
-
-
-def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str):
-        return [prompts]
-    if not isinstance(prompts, Sequence):
-        raise ValueError(f"prompts is {prompts!r}: give a text, a list of token ids, or a list of")
-    if prompts and all(isinstance(p, int) for p in prompts):
-        return [list(prompts)]  # type: ignore[arg-type]
-    for prompt in prompts:
-        if not isinstance(prompt, str | list):
-            raise ValueError(f"a prompt is {prompt!r}: each must be a text or a list of token ids")
-    return list(prompts)  # type: ignore[arg-type]
-
-
-def _one_each(name: str, value: Any, count: int) -> list[Any]:
-    """One value for all, or exactly one for each prompt."""
-    if not isinstance(value, Sequence):
-        return [value] * count
-    if len(value) != count:
-        raise ValueError(f"{name} has {len(value)} entries for {count} prompts")
-    return list(value)

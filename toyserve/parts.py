@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from toyserve.kv import KVManager, PagedKV, ReservedKV
-from toyserve.policies import FCFS, Policy
+from toyserve import policies
+from toyserve.kv import ContiguousKV, KVManager, PagedKV, ReservedKV
+from toyserve.policies import Policy
 from toyserve.schedulers import (
     ChunkedScheduler,
     ContinuousScheduler,
@@ -22,9 +23,8 @@ if TYPE_CHECKING:
     from toyserve.costs import RooflineCostModel
 
 SCHEDULERS = ("sequential", "static", "continuous", "chunked")
-KV_MANAGERS = ("reserved", "paged")
-POLICIES = ("fcfs",)
-PREEMPTIONS = ("recompute",)
+KV_MANAGERS = ("reserved", "contiguous", "paged")
+PREEMPTIONS = ("recompute", "swap")
 DEFAULT_TOKEN_BUDGET = 256
 
 
@@ -40,20 +40,28 @@ def make_scheduler(
     max_chunk: int | None = None,
     max_wait: float | None = None,
     watermark: float = 0.0,
+    preemption: str = "recompute",
+    num_host_blocks: int = 0,
 ) -> Scheduler:
-    """token_budget and max_chunk belong to chunked, max_wait (seconds) to static, watermark to
-    continuous and chunked; given to another they raise, since they would do nothing."""
+    """token_budget and max_chunk belong to chunked, max_wait (seconds) to static; watermark,
+    preemption and num_host_blocks to continuous and chunked, the two that preempt. Given to another
+    scheduler they raise, since they would do nothing."""
+    if preemption not in PREEMPTIONS:
+        raise unknown("preemption", preemption, PREEMPTIONS)
     given = {
         "token_budget": token_budget is not None,
         "max_chunk": max_chunk is not None,
         "max_wait": max_wait is not None,
         "watermark": watermark != 0.0,
+        "preemption": preemption != "recompute",
+        "num_host_blocks": num_host_blocks != 0,
     }
+    memory = ("watermark", "preemption", "num_host_blocks")
     uses = {
         "sequential": (),
         "static": ("max_wait",),
-        "continuous": ("watermark",),
-        "chunked": ("token_budget", "max_chunk", "watermark"),
+        "continuous": memory,
+        "chunked": ("token_budget", "max_chunk", *memory),
     }
     if not isinstance(scheduler, str):
         _refuse_extra(type(scheduler).__name__, given, ())
@@ -67,10 +75,15 @@ def make_scheduler(
         return SequentialScheduler()
     if scheduler == "static":
         return StaticScheduler(max_running, max_wait=max_wait or 0.0)
+    pressure: dict[str, Any] = {
+        "watermark": watermark,
+        "preemption": preemption,
+        "num_host_blocks": num_host_blocks,
+    }
     if scheduler == "continuous":
-        return ContinuousScheduler(max_running, watermark=watermark)
+        return ContinuousScheduler(max_running, **pressure)
     budget = DEFAULT_TOKEN_BUDGET if token_budget is None else token_budget
-    return ChunkedScheduler(max_running, budget, max_chunk=max_chunk, watermark=watermark)
+    return ChunkedScheduler(max_running, budget, max_chunk=max_chunk, **pressure)
 
 
 def _refuse_extra(owner: str, given: dict[str, bool], allowed: tuple[str, ...]) -> None:
@@ -80,14 +93,24 @@ def _refuse_extra(owner: str, given: dict[str, bool], allowed: tuple[str, ...]) 
 
 
 def make_kv(
-    kv: str | KVManager, *, num_blocks: int = 256, block_size: int = 16, max_model_len: int
+    kv: str | KVManager,
+    *,
+    num_blocks: int = 256,
+    block_size: int = 16,
+    max_model_len: int,
+    prefix_caching: bool = False,
 ) -> KVManager:
+    """max_model_len: what reserved KV sets aside for each. prefix_caching: paged KV only."""
+    if prefix_caching and kv != "paged":
+        raise ValueError(f"prefix_caching works with kv='paged', not with {kv!r}")
     if not isinstance(kv, str):
         if not callable(getattr(kv, "allocate", None)):
             raise ValueError(f"kv is {kv!r}: it has no allocate() method")
         return kv
     if kv == "paged":
-        return PagedKV(num_blocks, block_size)
+        return PagedKV(num_blocks, block_size, prefix_caching=prefix_caching)
+    if kv == "contiguous":
+        return ContiguousKV(num_blocks, block_size)
     if kv == "reserved":
         return ReservedKV(num_blocks, block_size, max_model_len=max_model_len)
     raise unknown("kv", kv, KV_MANAGERS)
@@ -98,13 +121,11 @@ def make_policy(policy: str | Policy) -> Policy:
         if not callable(getattr(policy, "next", None)):
             raise ValueError(f"policy is {policy!r}: it has no next() method")
         return policy
-    if policy == "fcfs":
-        return FCFS()
-    raise unknown("policy", policy, POLICIES)
+    return policies.make_policy(policy)
 
 
 def make_cost_model(clock: str, model: Any) -> RooflineCostModel:
     """The cost model behind clock="h100" and its like; ``model`` is a ModelSpec or its name."""
-    from toyserve.costs import RooflineCostModel, get_hardware, get_model
+    from toyserve.costs import cost_model
 
-    return RooflineCostModel(get_hardware(clock), get_model(model))
+    return cost_model(clock, model)

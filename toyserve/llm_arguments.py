@@ -1,0 +1,89 @@
+"""What may be given to ``LLM``, checked: the value, or one sentence with it and the limit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from toyserve.kv import KVManager
+from toyserve.kv.swap import check_host_memory
+from toyserve.models.gpt2 import GPT2Config
+from toyserve.parts import unknown
+from toyserve.schedulers import Scheduler
+
+Prompt = str | list[int]
+
+
+def pick_device(device: str | torch.device | None) -> torch.device:
+    """CUDA where there is one, unless told otherwise."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    picked = torch.device(device)
+    if picked.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device is {str(device)!r}, but this torch sees no CUDA GPU")
+    return picked
+
+
+def pick_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:
+    """fp16 on CUDA, fp32 on a CPU, unless told otherwise."""
+    names = {
+        "float32": torch.float32,
+        "fp32": torch.float32,
+        "float16": torch.float16,
+        "fp16": torch.float16,
+        "bfloat16": torch.bfloat16,
+        "bf16": torch.bfloat16,
+    }
+    if dtype is None:
+        return torch.float16 if device.type == "cuda" else torch.float32
+    if isinstance(dtype, torch.dtype) and dtype in names.values():
+        return dtype
+    if dtype not in names:
+        raise unknown("dtype", dtype, ("float32", "float16", "bfloat16"))
+    return names[str(dtype)]
+
+
+def check_max_model_len(max_model_len: int | None, n_positions: int) -> int:
+    if max_model_len is None:
+        return n_positions
+    if isinstance(max_model_len, bool) or not 2 <= max_model_len <= n_positions:
+        raise ValueError(
+            f"max_model_len is {max_model_len!r}: it must lie between 2 (a prompt token and an "
+            f"answer token) and {n_positions}, the positions this model has"
+        )
+    return max_model_len
+
+
+def as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str):
+        return [prompts]
+    if not isinstance(prompts, Sequence):
+        raise ValueError(f"prompts is {prompts!r}: give a text, a list of token ids, or a list of")
+    if prompts and all(isinstance(p, int) for p in prompts):
+        return [list(prompts)]  # type: ignore[arg-type]
+    for prompt in prompts:
+        if not isinstance(prompt, str | list):
+            raise ValueError(f"a prompt is {prompt!r}: each must be a text or a list of token ids")
+    return list(prompts)  # type: ignore[arg-type]
+
+
+def one_each(name: str, value: Any, count: int) -> list[Any]:
+    """One value for all, or exactly one for each prompt."""
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return [value] * count
+    if len(value) != count:
+        raise ValueError(f"{name} has {len(value)} entries for {count} prompts")
+    return list(value)
+
+
+def host_blocks(scheduler: Scheduler, kv: KVManager, config: GPT2Config, dtype: torch.dtype) -> int:
+    """The scheduler's swap space in blocks, after a look at the memory that the host has."""
+    num_host_blocks = getattr(scheduler, "num_host_blocks", 0)
+    block_bytes = 2 * config.n_layer * config.n_embd * dtype.itemsize * kv.block_size
+    if num_host_blocks and hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        host_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        check_host_memory(num_host_blocks, block_bytes, host_bytes)
+    return num_host_blocks
