@@ -1,0 +1,11 @@
+"""What the contestants are called: in tables, in results and in targets."""
+
+SEQUENTIAL = "toyserve sequential"
+STATIC = "toyserve static 8"
+CONTINUOUS = "toyserve continuous, paged"
+CHUNKED = "toyserve chunked, paged"
+RESERVED = "toyserve chunked, reserved"
+FALLBACK = "toyserve chunked, F.linear"
+HF_ONE_BY_ONE = "transformers one by one"
+HF_STATIC = "transformers static 8"
+HF_CONTINUOUS = "transformers continuous"
