@@ -18,6 +18,17 @@ EXAMPLES = (
     "toyserve plan --model llama-3-8b --gpu l4 --weight-dtype int8 --kv-dtype fp8",
 )
 _BATCHES = (1, 8, 32, 128)
+_FIGURES = (
+    "num_gpus",
+    "context_len",
+    "block_size",
+    "usable_bytes",
+    "weight_bytes",
+    "kv_bytes_per_token",
+    "kv_bytes_per_request",
+    "num_blocks",
+    "num_requests",
+)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -69,10 +80,8 @@ def main(argv: Sequence[str]) -> int:
             total, per_user = cost.decode_throughput(batch, options.context_len)
             rows.append({"batch": batch, "tokens_per_s": total, "per_user": per_user})
     if options.json:
-        names = ("num_gpus", "context_len", "block_size", "usable_bytes", "weight_bytes")
-        names += ("kv_bytes_per_token", "kv_bytes_per_request", "num_blocks", "num_requests")
         figures = {"model": answer.model.name, "gpu": answer.hardware.name}
-        print(json.dumps(figures | {n: getattr(answer, n) for n in names} | {"decode": rows}))
+        print(json.dumps(figures | {n: getattr(answer, n) for n in _FIGURES} | {"decode": rows}))
         return 0
     print(answer.explain())
     if answer.num_requests:
