@@ -27,11 +27,8 @@ class Sampler:
         self._generators.pop(request, None)
 
     def sample(self, logits: Tensor, requests: Sequence[Request]) -> list[int]:
-        """One token id per row of ``logits`` [num_requests, vocab_size]; may mask rows in place."""
-        for row, request in enumerate(requests):
-            min_tokens = request.params.min_tokens
-            if min_tokens and request.num_output_tokens < min_tokens:
-                logits[row, list(self._end_ids(request))] = float("-inf")
+        """One token id per row of ``logits`` [num_requests, vocab_size]."""
+        logits = self._hide_early_ends(logits, requests)
         token_ids = argmax(logits)
         drawn = [row for row, request in enumerate(requests) if not request.params.greedy]
         if drawn:
@@ -49,6 +46,16 @@ class Sampler:
             if token_id in request.params.stop_token_ids
             or (token_id == eos and not request.params.ignore_eos)
         }
+
+    def _hide_early_ends(self, logits: Tensor, requests: Sequence[Request]) -> Tensor:
+        """Before min_tokens no answer may end: a copy without those tokens, if there are any."""
+        unchanged = logits
+        for row, request in enumerate(requests):
+            min_tokens = request.params.min_tokens
+            if min_tokens and request.num_output_tokens < min_tokens:
+                logits = logits.clone() if logits is unchanged else logits
+                logits[row, list(self._end_ids(request))] = float("-inf")
+        return logits
 
     def _end_ids(self, request: Request) -> set[int]:
         ids = set(request.params.stop_token_ids)

@@ -120,13 +120,10 @@ class TorchRunner:
             self.tables.forget(request)  # its blocks are not the ones it had before
 
     def _sample(self, logits: torch.Tensor, requests: list[Request]) -> StepResult:
-        logprobs_of = logits
-        if any(r.params.logprobs is not None and r.params.min_tokens for r in requests):
-            logprobs_of = logits.clone()  # sample() masks end tokens in place
         token_ids = self.sampler.sample(logits, requests)
         result = StepResult(dict(zip(requests, token_ids, strict=True)))
         result.ended = self.sampler.ended(result.token_ids)
-        result.logprobs = token_logprobs(logprobs_of, requests, token_ids)
+        result.logprobs = token_logprobs(logits, requests, token_ids)
         return result
 
     # -- from a plan to rows --------------------------------------------------------------------
