@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from models_for_tests import random_gpt2
 
 from toyserve import bench
 from toyserve.bench import command, names, ours, readme_table
@@ -164,6 +165,11 @@ def test_a_wrong_contestant_makes_the_command_fail(monkeypatch, capsys, result):
 def test_bad_options_are_one_sentence(arguments, words):
     with pytest.raises(ValueError, match=words):
         bench.main(arguments)
+
+
+def test_a_model_of_short_context_is_refused_by_its_number(tmp_path):
+    with pytest.raises(ValueError, match="context is 64 tokens"):
+        bench.main(["--model", str(random_gpt2(tmp_path))])
 
 
 def test_help_needs_no_torch():

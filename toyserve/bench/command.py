@@ -26,7 +26,8 @@ _FEW_ROUNDS = "gpt2-shape"  # where a round takes minutes
 def make_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="toyserve bench",
-        description="This engine and others on the same work in one run, compared token for token.",
+        description="This engine and others on the same work in one run, compared token for token. "
+        "On the CPU, in fp32; a GPU is measured by python -m toyserve_kernels.gpu_check.",
         epilog="examples:\n"
         "  toyserve bench --quick                        # two minutes, toyserve alone\n"
         "  toyserve bench --model tiny --against transformers --json tiny.json\n"
@@ -88,7 +89,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Everything, as one JSON object."""
     import torch
 
-    from toyserve.bench.ours import Bench
+    from toyserve.bench.ours import LONGEST, Bench
     from toyserve.bench.shapes import get_weights
     from toyserve.bench.targets import verdicts
 
@@ -99,6 +100,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     try:
         say(f"making the model {options.model}")
         weights = get_weights(options.model)
+        if weights.config.n_positions < LONGEST:
+            raise ValueError(
+                f"--model {options.model}: its context is {weights.config.n_positions} tokens, and "
+                f"the workload needs {LONGEST}"
+            )
         bench = Bench(weights)
         result: dict[str, Any] = {
             "machine": describe_machine(),

@@ -78,7 +78,7 @@ class Bench:
             engine = self.engine(runner, clock, scheduler=scheduler, kv=kv, max_running=max_running)
             return serve_on(engine, work, clock)
 
-        return Contestant(name, serve, slow=scheduler == "sequential")
+        return Contestant(name, serve, slow=scheduler in ("sequential", "static"))
 
 
 def serve_on(engine: Engine, work: Work, clock: BenchClock) -> Served:
