@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import os
 import sys
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from toyserve import __version__
@@ -34,7 +34,7 @@ _ELSEWHERE: dict[str, tuple[tuple[str, ...], str]] = {
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One sentence instead of argparse's page of usage."""
-        self.exit(BAD_INPUT, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        raise ValueError(f"{message} (see {self.prog} --help)")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -114,12 +114,12 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _find_elsewhere(name: str) -> str | None:
+    """Looks at files: asking the import system would already load ``toyserve.viz``, say."""
+    package = Path(__file__).resolve().parent.parent
     for module in _ELSEWHERE[name][0]:
-        try:
-            if importlib.util.find_spec(module) is not None:
-                return module
-        except ModuleNotFoundError:
-            continue
+        path = package.joinpath(*module.split(".")[1:])
+        if module in sys.modules or path.with_suffix(".py").exists() or path.is_dir():
+            return module
     return None
 
 

@@ -121,8 +121,7 @@ def _real_job(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # refusals are reported at the end
             if workload is None:
-                prompts = [text.replace("\\n", "\n") for text in options.prompt]
-                return llm.generate(prompts, params)
+                return llm.generate([_prompt(text) for text in options.prompt], params)
             llm.replay(workload, params)
             return None
 
@@ -131,6 +130,11 @@ def _real_job(
     clock = "this machine's clock" if options.clock == "wall" else f"the clock of a {options.clock}"
     title = f"{options.model}, {type(llm.scheduler).__name__}, {options.kv} KV, on {clock}; {what}"
     return Job(llm.engine, title, num_requests, serve)
+
+
+def _prompt(argument: str) -> str:
+    """A text from the command line: \\n is a new line, bytes are UTF-8 whatever the locale says."""
+    return os.fsencode(argument).decode("utf-8", errors="replace").replace("\\n", "\n")
 
 
 def _check_names(options: argparse.Namespace) -> None:
@@ -178,7 +182,7 @@ def _simulated_job(options: argparse.Namespace, workload: Workload) -> Job:
     num_blocks = parts.pop("num_blocks", None)
     if num_blocks is None:
         num_blocks = _blocks_that_fit(spec, hardware, options.num_gpus, block_size)
-    max_model_len = options.max_model_len or spec.max_model_len
+    max_model_len = _model_len(options.max_model_len, spec.max_model_len)
     clock = VirtualClock()
     engine = Engine(
         scheduler=make_scheduler(**parts),
@@ -201,6 +205,15 @@ def _simulated_job(options: argparse.Namespace, workload: Workload) -> Job:
         f"({num_blocks:,} blocks); {workload.describe()}"
     )
     return Job(engine, title, len(workload), serve)
+
+
+def _model_len(wanted: int | None, longest: int) -> int:
+    if wanted is not None and not 2 <= wanted <= longest:
+        raise ValueError(
+            f"max_model_len is {wanted}: it must lie between 2 (a token of prompt and one of "
+            f"answer) and {longest}, which is the model's own limit"
+        )
+    return longest if wanted is None else wanted
 
 
 def _blocks_that_fit(spec: Any, hardware: Any, num_gpus: int, block_size: int) -> int:

@@ -41,6 +41,7 @@ class BlockMap:
     block_size: int
     holders: list[list[tuple[str, int]]]  # per block: (request, which page of it this is)
     num_written: list[int]  # per block, 0 .. block_size
+    cached: set[int]  # blocks whose content is kept for whoever begins the same
 
     @property
     def num_blocks(self) -> int:
@@ -60,20 +61,21 @@ def block_map_at(recording: Recording, step: int | None = None) -> BlockMap:
         raise ValueError(f"step is {step}: this run has steps 1 to {num_steps}")
     tables: dict[str, list[int]] = {}
     computed: dict[str, int] = {}
+    cached: set[int] = set()
     for number, (record, work) in enumerate(replay_work(recording), 1):
-        _move(tables, record.block_events)
+        _move(tables, cached, record.block_events)
         computed.update((item.request_id, item.context_len) for item in work)
         if number == step:
             break
-        _move(tables, record.block_events_after)
+        _move(tables, cached, record.block_events_after)
     holders: list[list[tuple[str, int]]] = [[] for _ in range(int(recording.meta["num_blocks"]))]
-    written = [0] * len(holders)
+    written = [size if block in cached else 0 for block in range(len(holders))]
     for name, table in tables.items():
         for page, block in enumerate(table):
             holders[block].append((name, page))
             filled = computed.get(name, 0) - page * size
             written[block] = max(written[block], min(size, max(0, filled)))
-    return BlockMap(step, size, holders, written)
+    return BlockMap(step, size, holders, written, cached)
 
 
 def block_map(
@@ -122,17 +124,22 @@ def block_map(
     set_title(ax, title or _map_title(memory), look)
     if legend:
         own = Rectangle((0, 0), 1, 1, facecolor=OWNERS[0], label="a request's colour: holds tokens")
-        handles = [own, *(look_patch(MEMORY[name], look) for name in ("empty", "free"))]
+        names = ("empty", "cached", "free") if memory.cached else ("empty", "free")
+        handles = [own, *(look_patch(MEMORY[name], look) for name in names)]
         add_legend(ax, handles, look)
     return figure_of(ax)
 
 
-def _move(tables: dict[str, list[int]], events: Iterable[BlockEvent]) -> None:
+def _move(tables: dict[str, list[int]], cached: set[int], events: Iterable[BlockEvent]) -> None:
     for event in events:
         if event.kind == "take":
             tables.setdefault(event.request_id, []).append(event.block)
         elif event.kind == "drop":
             tables[event.request_id].remove(event.block)
+        elif event.kind == "cache":
+            cached.add(event.block)
+        else:
+            cached.discard(event.block)
 
 
 def _columns(num_blocks: int) -> int:
@@ -147,7 +154,7 @@ def _paint_block(
 ) -> None:
     left, top, width, height = block % columns + 0.05, block // columns + 0.08, 0.9, 0.84
     holders = memory.holders[block]
-    look = MEMORY["empty" if holders else "free"]
+    look = MEMORY["empty" if holders else "cached" if block in memory.cached else "free"]
     ax.add_patch(
         Rectangle(
             (left, top), width, height, facecolor=look.fill(theme), edgecolor=look.edge(theme),
@@ -179,12 +186,14 @@ def _paint_block_image(
     """A pixel per block, paler where it is emptier."""
     lines = -(-memory.num_blocks // columns)
     image = np.tile(np.array(to_rgb(theme.background)), (lines * columns, 1))
-    empty = np.array(to_rgb(MEMORY["empty"].fill(theme)))
+    empty, cached = (np.array(to_rgb(MEMORY[k].fill(theme))) for k in ("empty", "cached"))
     for block, holders in enumerate(memory.holders):
         if holders:
             share = memory.num_written[block] / memory.block_size
             color = np.array(to_rgb(colors[holders[0][0]]))
             image[block] = share * color + (1 - share) * empty
+        elif block in memory.cached:
+            image[block] = cached
     ax.imshow(
         image.reshape(lines, columns, 3), aspect="auto", interpolation="nearest",
         extent=(0, columns, lines, 0), gid="blocks",
@@ -203,4 +212,7 @@ def _map_title(memory: BlockMap) -> str:
             if holders
         )
         text += f"; {empty / slots:.1%} of what they hold is empty"
+    num_shared = sum(len(holders) > 1 for holders in memory.holders)
+    if num_shared:
+        text += f"; {num_shared:,} shared"
     return text

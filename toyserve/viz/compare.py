@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -97,11 +98,11 @@ def first_difference(recordings: list[Recording]) -> int | None:
     return None
 
 
-def _who_runs(step: StepRecord) -> tuple[dict[str, int], set[str]]:
+def _who_runs(step: StepRecord) -> tuple[Mapping[str, int], set[str]]:
     return step.num_scheduled_tokens, set(step.preempted)
 
 
-def _what_is_padded(step: StepRecord) -> dict[str, int]:
+def _what_is_padded(step: StepRecord) -> Mapping[str, int]:
     return step.num_padded_tokens
 
 

@@ -37,6 +37,7 @@ class KVUse:
 
     held_blocks: NDArray[np.int64]
     written_slots: NDArray[np.int64]
+    cached_blocks: NDArray[np.int64]  # held by nobody, kept for whoever begins the same
     largest_hole: NDArray[np.int64]  # free blocks side by side
 
 
@@ -49,6 +50,8 @@ class _Books:
     num_extra_refs: int = 0  # holders of a block beyond its first
     tables: dict[str, int] = field(default_factory=dict)  # request -> number of blocks
     computed: dict[str, int] = field(default_factory=dict)
+    cached: set[int] = field(default_factory=set)
+    num_only_cached: int = 0
 
     def apply(self, events: Iterable[BlockEvent]) -> None:
         for kind, block, name in events:
@@ -57,6 +60,7 @@ class _Books:
                 first = self.num_refs[block] == 1
                 self.tables[name] = self.tables.get(name, 0) + 1
                 self.num_held += first
+                self.num_only_cached -= first and block in self.cached
                 self.num_extra_refs += not first
             elif kind == "drop":
                 self.num_refs[block] -= 1
@@ -66,7 +70,12 @@ class _Books:
                     del self.tables[name]
                     self.computed.pop(name, None)
                 self.num_held -= last
+                self.num_only_cached += last and block in self.cached
                 self.num_extra_refs -= not last
+
+            elif (kind == "cache") != (block in self.cached):
+                self.num_only_cached += (not self.num_refs[block]) * (1 if kind == "cache" else -1)
+                (self.cached.add if kind == "cache" else self.cached.discard)(block)
 
     @property
     def num_written(self) -> int:
@@ -90,10 +99,11 @@ def kv_use(recording: Recording, *, holes: bool = False) -> KVUse:
         for item in work:
             if item.request_id in books.tables:
                 books.computed[item.request_id] = item.context_len
-        rows.append((books.num_held, books.num_written, books.largest_hole() if holes else 0))
+        hole = books.largest_hole() if holes else 0
+        rows.append((books.num_held, books.num_written, books.num_only_cached, hole))
         books.apply(step.block_events_after)
-    table = np.array(rows, dtype=np.int64).reshape(-1, 3)
-    return KVUse(table[:, 0], table[:, 1], table[:, 2])
+    table = np.array(rows, dtype=np.int64).reshape(-1, 4)
+    return KVUse(*table.T)
 
 
 def kv_usage(
@@ -124,7 +134,11 @@ def kv_usage(
     pool = int(recording.meta["num_blocks"]) * size
     edges, group = bins(recording, x)
     written, held = mean_of(use.written_slots, group), mean_of(use.held_blocks * size, group)
-    heights = {"written": written, "empty": held - written, "free": pool - held}
+    cached = mean_of(use.cached_blocks * size, group)
+    heights = {"written": written, "empty": held - written, "cached": cached}
+    if not cached.any():
+        del heights["cached"]
+    heights["free"] = pool - held - cached
     _stack_memory(ax, heights, edges, look)
     handles: list[Any] = [look_patch(MEMORY[name], look) for name in heights]
     if holes and len(group):

@@ -126,9 +126,8 @@ class _Builder:
     # -- the replay -----------------------------------------------------------------------------
 
     def _step(self, i: int, step: StepRecord, work: list[Work], index: dict[str, int]) -> None:
-        swapped = _swapped_out(step)
         for request_id in step.preempted:
-            self._leave(i, index[request_id], request_id in swapped)
+            self._leave(i, index[request_id], request_id in step.swapped_out)
         for request_id in step.admitted:
             self._enter(i, index[request_id])
         padded = step.num_padded_tokens
@@ -249,9 +248,3 @@ def assign_slots(stays: list[tuple[int, int]]) -> list[int]:
         heapq.heappush(taken, (max(end, start + 1), slot))
         slots.append(slot)
     return slots
-
-
-def _swapped_out(step: StepRecord) -> set[str]:
-    """Whose KV went to the host rather than away."""
-    events = step.block_events
-    return {e.request_id for e in events if e.kind not in ("take", "drop") and "out" in e.kind}

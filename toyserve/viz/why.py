@@ -161,7 +161,9 @@ def _chosen(recording: Recording, step: StepRecord, queue: list[str]) -> str:
         again = (record.first_scheduled_time or 0.0) < step.start_time
         text = f"{name} {'comes back' if again else 'enters'}"
         text += f", {format_seconds(waited)} after it arrived" if waited > 0 else " as it arrives"
-        if num_cached:
+        if name in step.swapped_in:
+            text += ", its KV copied back from the host"
+        elif num_cached:
             text += f", with {counted(num_cached, 'token')} already cached"
         texts.append(text)
     if len(texts) > 6:
@@ -224,7 +226,9 @@ def _preempted(recording: Recording, step: StepRecord) -> str:
     cause = "a running request needed a block and none was free"
     if step.admitted:
         cause = f"room was made for {listing(list(step.admitted))}"
-    return f"{listing(step.preempted)}: {cause}; {policy} named whom to pause. No token is lost."
+    swapped = " Its KV went to the host." if step.swapped_out else ""
+    named = f"{cause}; {policy} named whom to pause."
+    return f"{listing(step.preempted)}: {named}{swapped} No token is lost."
 
 
 def _spent(recording: Recording, step: StepRecord) -> str:
