@@ -667,5 +667,6 @@ print(f"one leaked count, Monday    : {broken.num_steps / mended.num_steps:.2f} 
 # 3. Find seven lengths with the same sum (253) for which static and continuous need equally many
 #    steps.
 #
-# The graded exercise of this lesson is `exercises/04_continuous_batching.ipynb`. **Next:** lesson 05,
-# where one long prompt freezes everybody, and a budget of tokens mends it.
+# **Next in the course:** chunked prefill, where one long prompt freezes everybody and a budget of
+# tokens mends it. `toyserve run --scheduler chunked --workload long_prompt --clock h100` shows it
+# already.
