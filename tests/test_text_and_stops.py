@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -176,9 +180,19 @@ def test_min_tokens_keeps_the_end_token_away(llm: LLM) -> None:
     assert llm.config.eos_token_id not in out.token_ids[: n + 4]
 
 
-def test_model_folder_path_may_hold_spaces_and_accents(tmp_path: Path) -> None:
-    import shutil
-
+@pytest.mark.parametrize("locale", ["C.UTF-8", "C"])
+def test_model_folder_path_may_hold_spaces_and_accents(tmp_path: Path, locale: str) -> None:
     folder = tmp_path / "un modèle à moi"
     shutil.copytree(TOY_FOLDER, folder)
-    assert LLM(folder).generate("ROMEO:\n", GREEDY)[0].token_ids
+    program = (
+        "import os, sys; from pathlib import Path; from toyserve import LLM, SamplingParams\n"
+        "folder = next(Path(sys.argv[1]).iterdir())\n"
+        "llm = LLM(folder)\n"
+        "print(len(llm.generate('ROMEO:\\n', SamplingParams(max_tokens=3))[0].token_ids))"
+    )
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("LC_")}
+    environment |= {"LC_ALL": locale, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert 1 <= int(done.stdout) <= 3

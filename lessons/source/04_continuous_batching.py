@@ -415,8 +415,8 @@ print(f"the bundled model's weights on a CPU: {here_mb:.0f} MB")
 #   counts is the number of steps.
 # - **A CPU amortises overhead.** 22 MB are some seven hundred times less to read. What a step pays
 #   once is Python, the calls into torch and those few bytes; each row's arithmetic comes on top. So
-#   sixteen rows gain less here, and the gain in time is not exactly that in steps: a padded row left
-#   out saves a little more, a prompt read beside the decodes costs a little.
+#   sixteen rows gain less here, and the gain in time is not exactly that in steps: leaving out a
+#   padded row saves a little, too.
 #
 # Either way a step has a fixed price. Don't run it with empty seats.
 

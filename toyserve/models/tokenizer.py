@@ -45,7 +45,7 @@ class Tokenizer:
             return cls(AutoTokenizer.from_pretrained(str(source)).backend_tokenizer)
         try:
             if (folder / "tokenizer.json").exists():
-                return cls(BPE.from_file(str(folder / "tokenizer.json")))
+                return cls(BPE.from_str((folder / "tokenizer.json").read_text(encoding="utf-8")))
             if (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
                 return cls(_from_vocab_and_merges(folder))
         except Exception as error:  # tokenizers raises plain Exception

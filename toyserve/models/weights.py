@@ -70,10 +70,13 @@ def _read_folder(folder: Path) -> dict[str, Tensor]:
 
 def _read_safetensors(file: Path) -> dict[str, Tensor]:
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from safetensors.torch import load, load_file
 
     try:
-        return dict(load_file(file))
+        try:
+            return dict(load_file(file))
+        except UnicodeEncodeError:  # a path that this locale cannot write as UTF-8
+            return dict(load(file.read_bytes()))
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{file} is corrupt or cut short: {error}") from None
 
