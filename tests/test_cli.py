@@ -434,3 +434,30 @@ def test_a_command_from_elsewhere_gets_its_arguments(
     monkeypatch.setitem(sys.modules, "toyserve.plan", module)
     assert run("plan", "--help", "x")[0] == 0
     assert seen == [["--help", "x"]]
+
+
+@pytest.mark.parametrize("simulated", [[], ["--simulate", "--clock", "h100"]], ids=["real", "sim"])
+@pytest.mark.parametrize("kv", ["paged", "contiguous"])
+def test_memory_options_reach_the_engine(
+    capsys: pytest.CaptureFixture[str], kv: str, simulated: list[str]
+) -> None:
+    arguments = ["run", "--kv", kv, "--workload", "burst:n=12", "--num-blocks", "40", "--json"]
+    figures = []
+    for memory in ([], ["--preemption", "swap", "--num-host-blocks", "40"]):
+        assert main([*arguments, *memory, "--policy", "priority", *simulated]) == 0
+        figures.append(json.loads(capsys.readouterr().out))
+    assert all(f["num_finished"] == 12 and f["num_preemptions"] > 0 for f in figures)
+    recompute, swap = figures
+    assert recompute["num_recomputed_tokens"] > swap["num_recomputed_tokens"] == 0
+
+
+def test_memory_options_that_do_nothing_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, word in (
+        (["--scheduler", "static", "--preemption", "swap"], "static"),
+        (["--num-host-blocks", "4"], "recompute"),
+        (["--kv", "reserved", "--prefix-caching"], "prefix_caching"),
+        (["--watermark", "2"], "watermark is 2.0"),
+        (["--policy", "nepotism"], "fair_share"),
+    ):
+        assert main(["run", "--simulate", "--clock", "h100", *arguments]) == 2
+        assert word in capsys.readouterr().err

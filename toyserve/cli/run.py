@@ -37,9 +37,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     engine = parser.add_argument_group("the engine")
     engine.add_argument("--model", default="toy", help="toy, a folder, a hub name, or a shape")
     engine.add_argument("--scheduler", help="sequential, static, continuous or chunked (default)")
-    engine.add_argument("--kv", default="paged", help="paged (default) or reserved")
-    engine.add_argument("--policy", default="fcfs", help="who goes next (default: fcfs)")
-    engine.add_argument("--preemption", default="recompute", help="default: recompute")
+    engine.add_argument("--kv", default="paged", help="paged (default), contiguous, reserved")
+    engine.add_argument("--prefix-caching", action="store_true", help="share equal prompt starts")
+    engine.add_argument(
+        "--policy",
+        default="fcfs",
+        help="fcfs (default), shortest_first, priority, deadline or fair_share",
+    )
+    engine.add_argument("--preemption", help="recompute (default) or swap")
+    engine.add_argument("--num-host-blocks", type=_whole_number, help="swap space, in KV blocks")
+    engine.add_argument("--watermark", type=_number, help="share of blocks kept free on admission")
     engine.add_argument("--max-running", type=_whole_number, help="requests in a step at most (16)")
     engine.add_argument(
         "--token-budget", type=_whole_number, help="tokens in a step at most (chunked: 256)"

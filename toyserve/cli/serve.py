@@ -27,6 +27,9 @@ _ENGINE_OPTIONS = (
     "max_wait",
     "num_blocks",
     "block_size",
+    "preemption",
+    "num_host_blocks",
+    "watermark",
 )
 _USED_BY = {
     "token_budget": ("chunked",),
@@ -109,7 +112,7 @@ def _real_job(
         options.model,
         kv=options.kv,
         policy=options.policy,
-        preemption=options.preemption,
+        prefix_caching=options.prefix_caching,
         clock=options.clock,
         device=options.device,
         seed=options.seed,
@@ -139,9 +142,11 @@ def _prompt(argument: str) -> str:
 
 def _check_names(options: argparse.Namespace) -> None:
     """A wrong name is answered at once, not after torch has loaded."""
-    from toyserve.parts import make_policy, make_scheduler
+    from toyserve.parts import PREEMPTIONS, make_policy, make_scheduler, unknown
 
     make_scheduler(options.scheduler or "chunked")
+    if options.preemption not in (None, *PREEMPTIONS):
+        raise unknown("preemption", options.preemption, PREEMPTIONS)
     make_policy(options.policy)
     if options.clock != "wall":
         from toyserve.hardware import get_hardware
@@ -165,14 +170,12 @@ def _simulated_job(options: argparse.Namespace, workload: Workload) -> Job:
     from toyserve.costs import RooflineCostModel
     from toyserve.hardware import get_hardware
     from toyserve.modelspecs import get_model
-    from toyserve.parts import PREEMPTIONS, make_kv, make_policy, make_scheduler, unknown
+    from toyserve.parts import make_kv, make_policy, make_scheduler
     from toyserve.recording import Recording
     from toyserve.runners import SimulatedRunner, TimedRunner
 
     if options.device is not None:
         raise ValueError("--device would do nothing: a simulation runs no tensors")
-    if options.preemption not in PREEMPTIONS:
-        raise unknown("preemption", options.preemption, PREEMPTIONS)
     hardware, spec = get_hardware(options.clock), get_model(options.model)
     if not hardware.has_16_bit:
         spec = spec.with_dtypes(weight="fp32", kv="fp32")
@@ -187,7 +190,11 @@ def _simulated_job(options: argparse.Namespace, workload: Workload) -> Job:
     engine = Engine(
         scheduler=make_scheduler(**parts),
         kv=make_kv(
-            options.kv, num_blocks=num_blocks, block_size=block_size, max_model_len=max_model_len
+            options.kv,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            max_model_len=max_model_len,
+            prefix_caching=options.prefix_caching,
         ),
         runner=TimedRunner(SimulatedRunner(workload.output_lens), cost, clock),
         policy=make_policy(options.policy),
