@@ -86,7 +86,7 @@ def host_work(
     """Of decode steps of ``num_running`` requests with prompts of 16 to 128 tokens.
 
     alone: the model answers at once. In place it sweeps the caches between two steps, and the same
-    host work takes about three times as long: both numbers are true.
+    host work takes three to four times as long: both numbers are true.
     """
     runner = bench.runner()
     proxy = _ModelProxy(bench.model)

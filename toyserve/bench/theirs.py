@@ -1,5 +1,5 @@
 """transformers' contestants on the same weights: one by one, static batches, its own continuous
-batching. Each is driven the way its documentation says, with attention by sdpa."""
+batching; all with attention by sdpa."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from toyserve.bench.ours import BLOCK_SIZE, MAX_RUNNING, NUM_BLOCKS, STATIC_BATC
 from toyserve.bench.shapes import Weights
 from toyserve.bench.work import BenchClock, Contestant, Job, Served, Work
 
-_PAGE = 32  # tokens; its fastest of 16, 32, 64 and 256 on this kind of work
+# Measured on the standard mix: pages of 16 to 256 and budgets of 256 to 512 are within 3 % of each
+# other (64 tokens a page the fastest, by 2 %), a budget of 1024 is 6 % slower.
+_PAGE = 32  # tokens
 _MAX_BATCH_TOKENS = 512
 
 
