@@ -145,6 +145,8 @@ def queue_length(
     left = recording.steps[-1].num_waiting if recording.steps else 0
     end = "it empties" if left == 0 else f"{left:,} still wait at the end"
     set_title(ax, title or f"The queue: at most {longest:,} waiting; {end}", look)
+    if not recording.steps:
+        say_empty(ax, recording, look)
     return figure_of(ax)
 
 
@@ -160,7 +162,7 @@ def _queue_over_time(recording: Recording) -> tuple[NDArray[np.float64], NDArray
         changed = len(step.preempted) - len(step.admitted)
         if changed:
             changes.append((step.start_time, changed))
-    changes.sort()
+    changes.sort(key=lambda change: (change[0], -change[1]))  # nobody leaves before they came
     end = recording.steps[-1].end_time if recording.steps else 1.0
     times = np.array([time for time, _ in changes] + [max(end, changes[-1][0] if changes else 0)])
     return times, np.cumsum([change for _, change in changes]).astype(float)

@@ -86,7 +86,7 @@ STATES: dict[State, Look] = {
         "#E69F00", "#E9AE2E", "", "#7a5400", "#5c4100", "#1a1a1a", "#1a1a1a", "prefill (tokens)"
     ),
     State.DECODE: Look(
-        "#0072B2", "#4BA8DE", "", "#004a75", "#0b3a57", "#ffffff", "#0d1b26", "decode"
+        "#0072B2", "#3B93CC", "", "#004a75", "#0b3a57", "#ffffff", "#0d1b26", "decode"
     ),
     State.PADDING: Look(
         "#F7F7F7", "#22252C", "xxxx", "#9a9a9a", "#767b86", "#333333", "#e8e8e8",
