@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import toyserve
-from toyserve.cli import make_parser
+from toyserve.cli import main, make_parser
 
 ROOT = Path(__file__).resolve().parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -141,9 +141,13 @@ def test_every_toyserve_command_in_the_readme_is_one() -> None:
     parser = make_parser()
     commands = [shlex.split(line, comments=True) for line in shell_lines()]
     commands = [c for c in commands if c[0].endswith("toyserve")]
-    assert {c[1] for c in commands} == {"demo", "run", "lab", "doctor"}
+    names = {"demo", "run", "lab", "doctor", "plan", "bench"}
+    assert {c[1] for c in commands} == names, "every command is shown, and no other"
     for command in commands:
-        parser.parse_args(command[1:])
+        if command[1] == "plan":
+            assert main(command[1:]) == 0
+        elif command[1] != "bench":  # minutes of measuring, with a parser of its own
+            parser.parse_args(command[1:])
 
 
 def test_every_pip_line_in_the_readme_names_extras_that_exist() -> None:
