@@ -53,6 +53,26 @@ def why(recording: Recording, step: int) -> Decision:
     )
     queue = waiting_in(recording, step)
     held = _num_held_tokens(recording, step)
+    return Decision(
+        step,
+        tuple(record.num_scheduled_tokens),
+        tuple(record.admitted),
+        tuple(queue),
+        tuple(record.preempted),
+        record.waiting_for,
+        decision_lines(recording, step, record, work, queue, held),
+    )
+
+
+def decision_lines(
+    recording: Recording,
+    step: int,
+    record: StepRecord,
+    work: list[Work],
+    queue: list[str],
+    held: dict[str, int],
+) -> tuple[tuple[str, str], ...]:
+    """(heading, sentence) pairs. queue: who waits, in order; held: tokens of each request so far"""
     lines = [
         (f"Step {step}", _headline(recording, record)),
         ("Rule", _rules(recording)),
@@ -62,15 +82,7 @@ def why(recording: Recording, step: int) -> Decision:
         ("Gives way", _preempted(recording, record)),
         ("Spent", _spent(recording, record)),
     ]
-    return Decision(
-        step,
-        tuple(record.num_scheduled_tokens),
-        tuple(record.admitted),
-        tuple(queue),
-        tuple(record.preempted),
-        record.waiting_for,
-        tuple((heading, text) for heading, text in lines if text),
-    )
+    return tuple((heading, text) for heading, text in lines if text)
 
 
 def waiting_in(recording: Recording, step: int) -> list[str]:

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from toyserve.recording import Recording
 from toyserve.replay import Phase, replay_work
-from toyserve.viz import why as why_module
 from toyserve.viz.spans import OUTSIDE, Span, Spans, spans_of
 from toyserve.viz.style import MARKS, MEMORY, OWNERS, STATES, THEMES, Look, State
+from toyserve.viz.why import decision_lines
 from toyserve.viz.words import require_steps, run_name
 
 MAX_EXPLAINED_STEPS = 500
@@ -192,8 +192,19 @@ def _requests(recording: Recording) -> dict[str, tuple[str, Any]]:
 
 
 def explanations(recording: Recording, story: Spans) -> list[list[list[str]]]:
-    """``why`` of every step as [heading, sentence] pairs, without its rule, which never changes."""
-    return [
-        [[heading, text] for heading, text in why_module.why(recording, number).lines]
-        for number in range(1, story.num_steps + 1)
-    ]
+    """``why`` of every step as [heading, sentence] pairs: the same words, in one pass."""
+    outside = [span for span in story.spans if span.state in OUTSIDE]
+    paused = [span for span in outside if span.state is not State.WAITING]
+    fresh = [span for span in outside if span.state is State.WAITING]
+    paused.sort(key=lambda span: -span.start)
+    fresh.sort(key=lambda span: span.start_time)
+    queue_order = (*paused, *fresh)
+    held = {name: r.num_prompt_tokens for name, r in recording.requests.items()}
+    result = []
+    for number, (record, work) in enumerate(replay_work(recording)):
+        queue = [story.request_ids[s.request] for s in queue_order if s.start <= number < s.end]
+        lines = decision_lines(recording, number + 1, record, work, queue, held)
+        result.append([[heading, text] for heading, text in lines])
+        for item in work:
+            held[item.request_id] += item.sampled
+    return result

@@ -1,0 +1,143 @@
+"""The exported page in a real browser: it plays, scrubs and tells, and asks nobody for anything."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from course.test_browser import Watch
+from test_widget_data import a_run
+
+from toyserve.viz import why
+from toyserve.viz.page import to_html
+
+playwright = pytest.importorskip("playwright.sync_api")
+CHROMIUM = os.environ.get("TOYSERVE_CHROMIUM") or shutil.which("chromium")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not CHROMIUM, reason="no chromium here (TOYSERVE_CHROMIUM names one)"),
+]
+MODEL = "name => window.toyserve.model.get(name)"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as tool:
+        started = tool.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield started
+        started.close()
+
+
+def opened(browser: Any, path: Path, **options: Any) -> tuple[Any, Watch]:
+    page = browser.new_page(viewport={"width": 1200, "height": 1000}, **options)
+    watch = Watch(page)
+    page.goto(path.as_uri())
+    page.locator(".ts-clock", has_text="step 1 of").wait_for()
+    watch.external = [url for url in watch.external if url != path.as_uri()]
+    return page, watch
+
+
+def step_shown(page: Any) -> int:
+    found = re.match(r"step ([\d,]+) of", page.locator(".ts-clock").inner_text())
+    assert found
+    return int(found[1].replace(",", ""))
+
+
+def test_the_page_plays_pauses_steps_and_scrubs(browser: Any, tmp_path: Path) -> None:
+    run = a_run()
+    page, watch = opened(browser, to_html(run, tmp_path / "é run.html"))
+    page.locator(".ts-play").click()
+    page.wait_for_function("() => window.toyserve.model.get('step') > 3")
+    page.keyboard.press("Space")
+    page.wait_for_function("() => !window.toyserve.model.get('playing')")
+    stopped = page.evaluate(MODEL, "step")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Shift+ArrowRight")
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate(MODEL, "step") == stopped + 10
+    page.locator(".ts-scrub").fill("33")
+    page.locator(".ts-clock", has_text="step 33 of").wait_for()
+    page.keyboard.press("End")
+    page.locator(".ts-clock", has_text=f"step {len(run.steps):,} of").wait_for()
+    page.locator(".ts-play").click()  # at the end it begins again
+    page.wait_for_function("() => window.toyserve.model.get('step') < 30")
+    assert (watch.external, watch.errors) == ([], [])
+
+
+def test_the_page_shows_the_steps_batch_queue_memory_and_decision(
+    browser: Any, tmp_path: Path
+) -> None:
+    run = a_run(12)
+    number = next(n for n, s in enumerate(run.steps, 1) if s.num_waiting and n > 20)
+    page, watch = opened(browser, to_html(run, tmp_path / "run.html"))
+    page.locator(".ts-scrub").fill(str(number))
+    page.locator(".ts-clock", has_text=f"step {number} of").wait_for()
+    decision = why(run, number)
+    chips = page.locator(".ts-batch .ts-chip").all_inner_texts()
+    assert {text.split()[0] for text in chips} == set(decision.ran)
+    queue = page.locator(".ts-queue .ts-chip").all_inner_texts()
+    assert queue == list(decision.waiting)
+    words = page.locator(".ts-why").inner_text()
+    for heading, sentence in decision.lines:
+        assert heading == "Rule" or sentence in words
+    used = 60 - run.steps[number - 1].num_free_blocks
+    if not run.steps[number - 1].finished:
+        assert f"{used} of 60 blocks held" in page.locator(".ts-memory-head").inner_text()
+    assert (watch.external, watch.errors) == ([], [])
+
+
+def test_pointing_tells_whose_cell_and_whose_block_it_is(browser: Any, tmp_path: Path) -> None:
+    page, watch = opened(browser, to_html(a_run(6), tmp_path / "run.html"))
+    page.keyboard.press("End")
+    page.locator(".ts-scrub").fill("20")
+    page.locator(".ts-clock", has_text="step 20 of").wait_for()
+    page.locator(".ts-over").hover(position={"x": 80, "y": 20})
+    tip = page.locator(".ts-tip")
+    playwright.expect(tip).to_contain_text("r0: ")
+    playwright.expect(tip).to_contain_text("in the cache, which fill")
+    page.locator(".ts-map").hover(position={"x": 8, "y": 8})
+    playwright.expect(tip).to_contain_text("block 0: r0 (its block 1)")
+    page.mouse.move(5, 5)
+    playwright.expect(tip).to_be_hidden()
+    assert watch.errors == []
+
+
+def test_the_page_zooms_and_the_window_follows_the_step(browser: Any, tmp_path: Path) -> None:
+    page, watch = opened(browser, to_html(a_run(), tmp_path / "run.html"), color_scheme="dark")
+    page.locator('[data-do="in"]').click()
+    page.locator('[data-do="in"]').click()
+    low, high = page.evaluate(MODEL, "zoom")
+    assert low == 1
+    page.locator(".ts-scrub").fill(str(high + 5))
+    low, high = page.evaluate(MODEL, "zoom")
+    assert low <= page.evaluate(MODEL, "step") <= high
+    page.locator('[data-do="rows"]').click()
+    assert page.evaluate(MODEL, "by") == "request"
+    page.locator('[data-do="all"]').click()
+    assert page.evaluate(MODEL, "zoom") == []
+    background = page.evaluate(
+        "() => getComputedStyle(document.querySelector('.toyserve-timeline')).backgroundColor"
+    )
+    assert background == "rgb(21, 23, 28)"
+    assert watch.errors == []
+
+
+def test_one_request_and_thousands_of_steps_both_play(browser: Any, tmp_path: Path) -> None:
+    for n in (1, 600):
+        run = a_run(n)
+        page, watch = opened(browser, to_html(run, tmp_path / f"{n}.html"))
+        page.locator(".ts-play").click()
+        page.wait_for_function("() => window.toyserve.model.get('step') > 2")
+        page.keyboard.press("Space")
+        page.keyboard.press("End")
+        page.locator(".ts-clock", has_text=f"step {len(run.steps):,} of").wait_for()
+        assert step_shown(page) == len(run.steps)
+        assert (watch.external, watch.errors) == ([], [])
+        page.close()

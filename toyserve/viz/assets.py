@@ -1,0 +1,26 @@
+"""The interactive view's script and style, as text."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+# In order of use; only the last one exports, so that their texts joined are one ES module.
+_SCRIPTS = ("data.js", "paint.js", "words.js", "timeline.js")
+
+
+def module_source() -> str:
+    """The ES module that draws a packed recording into an element."""
+    return "\n".join(_read(name) for name in _SCRIPTS)
+
+
+def page_source() -> str:
+    """The same module, followed by what starts it in a page of its own."""
+    return module_source() + "\n" + _read("page.js")
+
+
+def style_source() -> str:
+    return _read("timeline.css")
+
+
+def _read(name: str) -> str:
+    return files("toyserve.viz").joinpath("static", name).read_text(encoding="utf-8")

@@ -1,0 +1,347 @@
+// The interactive timeline: play, pause, step, scrub, hover, zoom, with the block map and the queue
+// of the step beside it. One module for a notebook (anywidget) and for a page of its own.
+
+const TEMPLATE = `
+  <div class="ts-bar">
+    <button data-do="first" title="first step (Home)">|◀</button>
+    <button data-do="back" title="one step back (←)">◀</button>
+    <button data-do="play" class="ts-play" title="play or pause (space)">▶ Play</button>
+    <button data-do="next" title="one step on (→)">▶|</button>
+    <select data-do="speed" title="how fast it plays" aria-label="speed">
+      <option value="0.25">¼ speed</option><option value="1" selected>speed 1</option>
+      <option value="4">4 ×</option><option value="16">16 ×</option>
+    </select>
+    <button data-do="rows" title="one row per place in the batch, or one per request"></button>
+    <button data-do="out" title="show more steps (−)">−</button>
+    <button data-do="in" title="show fewer steps, larger (+)">+</button>
+    <button data-do="all" title="show the whole run (0)">all</button>
+    <button data-do="stop" class="ts-stop" title="abort what is unfinished">■ Stop</button>
+    <span class="ts-clock"></span>
+  </div>
+  <div class="ts-title"></div>
+  <div class="ts-stage"><canvas class="ts-base"></canvas><canvas class="ts-over"></canvas></div>
+  <input class="ts-scrub" type="range" min="1" aria-label="step">
+  <div class="ts-legend"></div>
+  <div class="ts-why"></div>
+  <div class="ts-below">
+    <div class="ts-memory"><div class="ts-head ts-memory-head"></div><canvas class="ts-map"></canvas>
+      <div class="ts-legend ts-memory-legend"></div></div>
+    <div class="ts-lists"><div class="ts-head ts-batch-head"></div><div class="ts-batch"></div>
+      <div class="ts-head ts-queue-head"></div><div class="ts-queue"></div></div>
+  </div>
+  <div class="ts-tip" hidden></div>`;
+const MAX_CHIPS = 40;
+const drivers = new WeakMap(); // model -> the one view that moves its step while it plays
+
+class View {
+  constructor(model, root) {
+    this.model = model;
+    this.root = root;
+    root.classList.add("toyserve-timeline");
+    root.tabIndex = 0;
+    // JupyterLab would take arrows and space for itself.
+    root.dataset.lmSuppressShortcuts = "true";
+    root.innerHTML = TEMPLATE;
+    this.at = (name) => root.querySelector(`.ts-${name}`);
+    this.hot = null;
+    this.subscriptions = [];
+    this.listen();
+    this.load();
+  }
+
+  // -- state, all of it in the model ----------------------------------------------------------------
+
+  get step() {
+    return Math.min(Math.max(this.model.get("step"), 1), this.run.num_steps) - 1;
+  }
+
+  get options() {
+    const [low, high] = this.model.get("zoom") ?? [];
+    const whole = [0, Math.max(1, this.run.num_steps)];
+    const zoom = high > low ? [low - 1, high] : whole;
+    return { step: this.step, by: this.model.get("by"), zoom, hot: this.hot };
+  }
+
+  set(name, value, save = true) {
+    this.model.set(name, value);
+    if (save) this.model.save_changes();
+  }
+
+  goTo(step, save = true) {
+    this.set("step", Math.min(Math.max(1, step + 1), Math.max(1, this.run.num_steps)), save);
+  }
+
+  zoomTo(low, high) {
+    const width = Math.min(Math.max(4, high - low), this.run.num_steps);
+    const start = Math.min(Math.max(0, Math.round(low)), Math.round(this.run.num_steps - width));
+    const all = width >= this.run.num_steps;
+    this.set("zoom", all ? [] : [start + 1, start + Math.round(width)]);
+  }
+
+  zoomBy(factor, around = this.step + 0.5) {
+    const [low, high] = this.options.zoom;
+    const center = Math.min(Math.max(around, low), high);
+    const width = Math.min(Math.max(4, (high - low) * factor), this.run.num_steps);
+    this.zoomTo(center - ((center - low) / (high - low)) * width,
+      center + ((high - center) / (high - low)) * width);
+  }
+
+  // -- events ---------------------------------------------------------------------------------------
+
+  on(name, callback) {
+    this.model.on(`change:${name}`, callback);
+    this.subscriptions.push(() => this.model.off(`change:${name}`, callback));
+  }
+
+  listen() {
+    this.on("grid", () => this.load());
+    for (const name of ["zoom", "by", "theme"]) this.on(name, () => this.draw());
+    this.on("step", () => this.moved());
+    this.on("sentence", () => this.showStep());
+    this.on("can_stop", () => this.showStep());
+    this.on("playing", () => this.playingChanged());
+    this.root.addEventListener("click", (event) => {
+      const name = event.target.dataset?.do;
+      if (name && name !== "speed") this.act(name);
+    });
+    this.root.addEventListener("keydown", (event) => this.key(event));
+    this.at("scrub").addEventListener("input", (event) => {
+      this.set("playing", false, false);
+      this.goTo(Number(event.target.value) - 1);
+    });
+    this.listenToCanvas();
+    const resize = new ResizeObserver(() => this.root.clientWidth !== this.drawnWidth && this.draw());
+    resize.observe(this.root);
+    const themes = new MutationObserver(() => this.draw());
+    themes.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light"] });
+    this.subscriptions.push(() => resize.disconnect(), () => themes.disconnect());
+  }
+
+  listenToCanvas() {
+    const over = this.at("over");
+    over.addEventListener("pointerdown", (event) => {
+      over.setPointerCapture(event.pointerId);
+      this.drag = { x: event.offsetX, zoom: this.options.zoom, moved: false };
+    });
+    over.addEventListener("pointermove", (event) => this.pointer(event));
+    over.addEventListener("pointerup", (event) => {
+      if (this.drag && !this.drag.moved) {
+        this.goTo(Math.floor(this.place.step(event.offsetX)));
+      }
+      this.drag = null;
+    });
+    over.addEventListener("wheel", (event) => {
+      if (!event.ctrlKey && !event.metaKey && !event.shiftKey) return; // the page scrolls
+      event.preventDefault();
+      const turn = event.deltaY || event.deltaX;
+      this.zoomBy(turn > 0 ? 1.25 : 0.8, this.place.step(event.offsetX));
+    }, { passive: false });
+    for (const canvas of [over, this.at("map")]) {
+      canvas.addEventListener("pointerleave", () => this.tip(null, null));
+    }
+    this.at("map").addEventListener("pointermove", (event) => this.hoverBlock(event));
+  }
+
+  act(name) {
+    const actions = {
+      first: () => this.goTo(0), back: () => this.goTo(this.step - 1),
+      next: () => this.goTo(this.step + 1), last: () => this.goTo(this.run.num_steps - 1),
+      play: () => this.togglePlay(), in: () => this.zoomBy(0.5), out: () => this.zoomBy(2),
+      all: () => this.set("zoom", []), stop: () => this.model.send?.({ do: "stop" }),
+      rows: () => this.set("by", this.model.get("by") === "slot" ? "request" : "slot"),
+    };
+    actions[name]?.();
+  }
+
+  key(event) {
+    if (event.target.matches("select") || event.altKey || event.ctrlKey || event.metaKey) return;
+    const keys = { " ": "play", Home: "first", End: "last", "+": "in", "=": "in", "-": "out", 0: "all" };
+    const arrow = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (arrow) this.goTo(this.step + arrow * (event.shiftKey ? 10 : 1));
+    else if (keys[event.key]) this.act(keys[event.key]);
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  pointer(event) {
+    if (this.drag && Math.abs(event.offsetX - this.drag.x) > 4) {
+      this.drag.moved = true;
+      const [low, high] = this.drag.zoom;
+      if (high - low >= this.run.num_steps) this.goTo(Math.floor(this.place.step(event.offsetX)));
+      else {
+        const shift = ((this.drag.x - event.offsetX) / this.place.plot) * (high - low);
+        this.zoomTo(low + shift, high + shift);
+      }
+      return;
+    }
+    this.hoverSpan(event);
+  }
+
+  // -- playing --------------------------------------------------------------------------------------
+
+  togglePlay() {
+    const playing = !this.model.get("playing");
+    if (playing && this.step >= this.run.num_steps - 1) this.goTo(0, false);
+    this.set("playing", playing);
+  }
+
+  playingChanged() {
+    this.showStep();
+    if (!this.model.get("playing") || drivers.get(this.model)?.alive) return;
+    const driver = { alive: true };
+    drivers.set(this.model, driver);
+    this.driver = driver;
+    let last = performance.now(), saved = last, rest = 0;
+    const tick = (now) => {
+      if (!driver.alive) return;
+      if (!this.model.get("playing")) return this.endPlay(driver);
+      const speed = Number(this.root.querySelector("select").value);
+      rest += ((now - last) / 1000) * speed * Math.max(4, this.run.num_steps / 30);
+      last = now;
+      const whole = Math.floor(rest);
+      rest -= whole;
+      if (whole) this.goTo(this.step + whole, false);
+      if (now - saved > 250) { // often enough for Python, and no backlog of messages
+        this.model.save_changes();
+        saved = now;
+      }
+      if (this.step >= this.run.num_steps - 1) {
+        this.set("playing", false, false);
+        return this.endPlay(driver);
+      }
+      requestAnimationFrame(tick);
+    };
+    requestAnimationFrame(tick);
+  }
+
+  endPlay(driver) {
+    driver.alive = false;
+    this.model.save_changes();
+  }
+
+  moved() {
+    const [low, high] = this.options.zoom;
+    const outside = this.step < low || this.step + 1 > high;
+    if (outside && high - low < this.run.num_steps) {
+      const before = this.step < low ? 0.9 : 0.1;
+      this.zoomTo(this.step - (high - low) * before, this.step + (high - low) * (1 - before));
+    } else this.showStep();
+  }
+
+  // -- drawing --------------------------------------------------------------------------------------
+
+  load() {
+    this.run = new Run(this.model.get("header"), this.model.get("grid"));
+    this.at("scrub").max = Math.max(1, this.run.num_steps);
+    this.draw();
+  }
+
+  get look() {
+    let theme = this.model.get("theme");
+    if (theme === "auto") {
+      const lab = document.body.dataset.jpThemeLight;
+      const dark = lab ? lab === "false" : matchMedia("(prefers-color-scheme: dark)").matches;
+      theme = dark ? "dark" : "light";
+    }
+    return { theme, ...this.run.themes[theme], width: Math.max(320, this.root.clientWidth - 18) };
+  }
+
+  draw() {
+    this.drawnWidth = this.root.clientWidth;
+    const look = this.look;
+    for (const name of ["background", "ink", "faint"]) {
+      this.root.style.setProperty(`--ts-${name}`, look[name]);
+    }
+    this.root.style.colorScheme = look.theme;
+    const size = layoutOf(this.run, this.options, look.width);
+    this.at("stage").style.height = `${size.height}px`;
+    this.place = paintTimeline(sized(this.at("base"), size), this.run, this.options, look);
+    showTitle(this);
+    showLegend(this, look);
+    this.showStep();
+  }
+
+  showStep() {
+    cancelAnimationFrame(this.frame);
+    this.frame = requestAnimationFrame(() => {
+      const look = this.look, run = this.run;
+      paintOverlay(sized(this.at("over"), this.place), run, this.options, this.place, look);
+      showControls(this);
+      if (!run.num_steps) return;
+      if (run.num_blocks) {
+        this.blocks = run.blocksAt(this.step);
+        const below = this.at("below").clientWidth || look.width;
+        this.mapPlace = mapLayout(run, below > 700 ? Math.floor(below * 0.58) : below);
+        const context = sized(this.at("map"), this.mapPlace);
+        paintBlocks(context, run, this.blocks, this.mapPlace, this.options, look);
+      }
+      showMemory(this);
+      showLists(this, look);
+      showWhy(this);
+    });
+  }
+
+  tip(text, event, hot = null) {
+    const tip = this.at("tip");
+    tip.hidden = !text;
+    if (text) {
+      tip.textContent = text;
+      const box = this.root.getBoundingClientRect();
+      tip.style.left = `${Math.min(event.clientX - box.left + 14, box.width - 280)}px`;
+      tip.style.top = `${event.clientY - box.top + 16}px`;
+    }
+    if (hot !== this.hot) {
+      this.hot = hot;
+      this.showStep();
+    }
+  }
+
+  hoverSpan(event) {
+    const step = Math.floor(this.place.step(event.offsetX)), row = this.place.row(event.offsetY);
+    const fraction = this.place.step(event.offsetX);
+    const run = this.run, options = this.options;
+    const here = step < 0 ? [] : run.spansAt(step).filter((i) => rowOf(run, options, i) === row);
+    const span = here.find((i) => run.span_start[i] <= fraction && fraction < run.span_end[i]);
+    if (span === undefined) return this.tip(null, null);
+    this.tip(describeSpan(run, span, step), event, run.span_request[span]);
+  }
+
+  hoverBlock(event) {
+    if (!this.mapPlace || !this.blocks) return;
+    const { size, columns } = this.mapPlace;
+    const column = Math.floor(event.offsetX / size);
+    const block = Math.floor(event.offsetY / size) * columns + column;
+    if (column >= columns || block >= this.run.num_blocks) return this.tip(null, null);
+    const entry = this.blocks[block];
+    const hot = entry?.holders[0]?.request ?? null;
+    this.tip(describeBlock(this.run, entry, block), event, hot);
+  }
+
+  close() {
+    if (this.driver) this.driver.alive = false;
+    cancelAnimationFrame(this.frame);
+    for (const undo of this.subscriptions) undo();
+  }
+}
+
+function sized(canvas, { width, height }) {
+  const ratio = window.devicePixelRatio || 1;
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(height * ratio);
+  canvas.style.width = `${width}px`;
+  canvas.style.height = `${height}px`;
+  const context = canvas.getContext("2d");
+  context.scale(ratio, ratio);
+  return context;
+}
+
+/** Draw a model's recording into an element; returns a function that lets go of it again. */
+function mount(model, element) {
+  const root = document.createElement("div");
+  element.appendChild(root);
+  const view = new View(model, root);
+  return () => view.close();
+}
+
+export default { render: ({ model, el }) => mount(model, el) };

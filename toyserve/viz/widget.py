@@ -1,0 +1,114 @@
+"""The interactive timeline in a notebook: one canvas that plays, linked to the block map and queue.
+
+State lives in synced traits, so a saved notebook still plays without a kernel; where no widget can
+be shown at all, the picture of the run is there instead.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable
+from typing import Any
+
+import anywidget
+import traitlets
+
+from toyserve.recording import Recording
+from toyserve.viz.assets import module_source, style_source
+from toyserve.viz.style import check_choice
+from toyserve.viz.timeline import timeline
+from toyserve.viz.why import why
+from toyserve.viz.widget_data import pack
+
+PLAIN_PICTURE_STEPS = 400  # of a longer run, the picture for readers without widgets shows so many
+
+
+class Timeline(anywidget.AnyWidget):
+    """A run that plays: space plays and pauses, arrows step, a click on the picture goes there.
+
+    step: counted from 1; set it, or observe it. playing: bool. zoom: [first, last] step shown, []
+    for all of them. by: "slot" or "request". theme: "auto", "light" or "dark".
+    """
+
+    _esm = module_source()
+    _css = style_source()
+    header = traitlets.Dict().tag(sync=True)
+    grid = traitlets.Bytes(b"").tag(sync=True)
+    step = traitlets.Int(1).tag(sync=True)
+    playing = traitlets.Bool(False).tag(sync=True)
+    zoom = traitlets.List(traitlets.Int()).tag(sync=True)
+    by = traitlets.Unicode("slot").tag(sync=True)
+    theme = traitlets.Unicode("auto").tag(sync=True)
+    sentence = traitlets.Dict().tag(sync=True)  # a step's decision in words, once Python made it
+    can_stop = traitlets.Bool(False).tag(sync=True)
+
+    def __init__(
+        self, recording: Recording, *, by: str = "slot", step: int = 1, theme: str = "auto"
+    ) -> None:
+        check_choice("by", by, ("slot", "request"))
+        check_choice("theme", theme, ("auto", "light", "dark"))
+        header, grid = pack(recording)
+        self.recording = recording
+        super().__init__(header=header, grid=grid, by=by, theme=theme, step=step)
+
+    def show(self, recording: Recording, *, explain: bool = False) -> None:
+        """Another run, or the same one further on, in the same picture."""
+        header, grid = pack(recording, explain=explain)
+        self.recording = recording
+        with self.hold_sync():
+            self.header, self.zoom, self.sentence = header, [], {}
+            self.step = min(self.step, max(1, header["num_steps"]))
+            self.grid = grid  # the last one: the picture is drawn anew when it comes
+
+    @traitlets.validate("step")
+    def _check_step(self, proposal: dict[str, Any]) -> int:
+        num_steps = self.header.get("num_steps", 0)
+        if num_steps and not 1 <= proposal["value"] <= num_steps:
+            raise ValueError(f"step is {proposal['value']}: this run has steps 1 to {num_steps}")
+        return int(proposal["value"])
+
+    @traitlets.validate("by")
+    def _check_by(self, proposal: dict[str, Any]) -> str:
+        check_choice("by", proposal["value"], ("slot", "request"))
+        return str(proposal["value"])
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        bundle = super()._repr_mimebundle_(**kwargs)
+        if bundle is None:
+            return None
+        data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
+        return {**data, "image/png": self._png()}, metadata
+
+    def _png(self) -> str:
+        """The picture for a reader without widgets (a repository's page, a printed notebook)."""
+        num_steps = len(self.recording.steps)
+        steps = (1, PLAIN_PICTURE_STEPS) if num_steps > PLAIN_PICTURE_STEPS else None
+        figure = timeline(self.recording, by=self.by, steps=steps)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=80, facecolor=figure.get_facecolor())
+        return base64.b64encode(buffer.getvalue()).decode("ascii")
+
+
+def explore(recording: Recording, *, by: str = "slot", step: int = 1) -> Timeline:
+    """Timeline, block map, queue, clock and the decision of the step in words, linked.
+
+    Short runs carry every step's words with them; of longer ones Python makes those of the step
+    that is looked at, and without a kernel the shorter sentence of the picture stands there.
+    """
+    view = Timeline(recording, by=by, step=step)
+    view.show(recording, explain=True)
+    if "why" not in view.header:
+        view.observe(_explain(view), names="step")
+        _explain(view)({"new": view.step})
+    return view
+
+
+def _explain(view: Timeline) -> Callable[[dict[str, Any]], None]:
+    def explain(change: dict[str, Any]) -> None:
+        if view.playing or not view.recording.steps:
+            return  # at full speed nobody reads, and a long run takes its time to look through
+        lines = why(view.recording, change["new"]).lines
+        view.sentence = {"step": change["new"], "lines": [list(line) for line in lines]}
+
+    return explain
