@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from models_for_tests import EOS, generate
 
 from toyserve import LLM, Request, SamplingParams
+from toyserve.kv import PagedKV
+from toyserve.schedulers import ContinuousScheduler, Scheduler, SchedulerOutput
 
 GREEDY5 = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
 GOOD = [4, 5, 6]
@@ -229,3 +232,130 @@ def test_requests_refuse_priorities_and_times_that_are_not_numbers() -> None:
         Request("a", [1], priority=1.5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="arrival_time"):
         Request("a", [1], arrival_time=math.nan)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"scheduler": ContinuousScheduler}, ["class ContinuousScheduler", "ContinuousScheduler("]),
+        ({"scheduler": object()}, ["schedule()"]),
+        ({"kv": PagedKV}, ["class PagedKV"]),
+        ({"policy": 3}, ["policy is 3", "next()"]),
+        ({"clock": None}, ["clock is None", "wall"]),
+        ({"max_model_len": "9"}, ["max_model_len is '9'"]),
+        ({"num_blocks": "7"}, ["num_blocks is '7'"]),
+        ({"max_running": 2.0}, ["max_running is 2.0"]),
+    ],
+    ids=str,
+)
+def test_arguments_of_the_wrong_kind_raise_one_sentence(
+    tiny_gpt2: Path, arguments: dict[str, object], words: list[str]
+) -> None:
+    with pytest.raises(ValueError) as error:
+        LLM(tiny_gpt2, **arguments)  # type: ignore[arg-type]
+    assert "\n" not in str(error.value)
+    for word in words:
+        assert word in str(error.value)
+
+
+@pytest.mark.parametrize("model", [None, 3])
+def test_a_model_that_is_no_name_is_refused(model: object) -> None:
+    with pytest.raises(ValueError, match="model is"):
+        LLM(model)  # type: ignore[arg-type]
+
+
+def test_numpy_integers_are_as_good_as_pythons(tiny_gpt2: Path) -> None:
+    params = SamplingParams(temperature=0, max_tokens=np.int64(5), ignore_eos=True)
+    out = LLM(tiny_gpt2).generate([[np.int64(i) for i in GOOD]], params)[0]
+    assert out.token_ids == generate(tiny_gpt2, GOOD, 5, ignore_eos=True)
+    assert all(type(i) is int for i in out.prompt_token_ids)
+    assert type(params.max_tokens) is int
+
+
+def test_params_and_times_of_the_wrong_kind_raise(tiny_gpt2: Path) -> None:
+    llm = LLM(tiny_gpt2)
+    with pytest.raises(ValueError, match="SamplingParams"):
+        llm.generate([GOOD], {"temperature": 0})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="arrival_time is 'x'"):
+        llm.generate([GOOD], GREEDY5, arrival_times=["x"])  # type: ignore[list-item]
+    for bad in ({"temperature": True}, {"stop": 3}, {"stop_token_ids": 3}):
+        with pytest.raises(ValueError, match=next(iter(bad))):
+            SamplingParams(**bad)  # type: ignore[arg-type]
+
+
+class Forgets(Scheduler):
+    def schedule(self):  # type: ignore[no-untyped-def,override]
+        SchedulerOutput()
+
+
+class Crowds(Scheduler):
+    def schedule(self) -> SchedulerOutput:
+        plan = SchedulerOutput()
+        while self.waiting:
+            self.admit(plan, self.next_waiting())
+        return plan
+
+
+class Sleeps(Scheduler):
+    def schedule(self) -> SchedulerOutput:
+        return SchedulerOutput()
+
+
+class Repeats(ContinuousScheduler):
+    def schedule(self) -> SchedulerOutput:
+        plan = super().schedule()
+        for request in plan.num_scheduled_tokens:
+            plan.num_scheduled_tokens[request] += 1
+        return plan
+
+
+class NoInit(Scheduler):
+    def __init__(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "words"),
+    [
+        (Forgets, "returned None.*return its plan"),
+        (Crowds, "lets 3 requests run; max_running is 2"),
+        (Sleeps, "planned nothing while 3 requests wait"),
+        (Repeats, "only 3 of its tokens are uncomputed"),
+        (NoInit, r"must call super\(\)\.__init__"),
+    ],
+)
+def test_a_learners_scheduler_is_told_what_is_wrong(
+    tiny_gpt2: Path, scheduler: type[Scheduler], words: str
+) -> None:
+    def serve() -> None:
+        part = scheduler() if scheduler is NoInit else scheduler(2)
+        LLM(tiny_gpt2, scheduler=part).generate([GOOD] * 3, GREEDY5)
+
+    with pytest.raises((ValueError, RuntimeError), match=words):
+        serve()
+
+
+def test_an_interrupted_step_or_abandoned_stream_leaves_nothing_behind(tiny_gpt2: Path) -> None:
+    llm = LLM(tiny_gpt2)
+    forward, calls = llm.model.forward, 0
+
+    def fails_once(*args: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise KeyboardInterrupt
+        return forward(*args)  # type: ignore[arg-type]
+
+    llm.model.forward = fails_once  # type: ignore[assignment,method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate([GOOD, GOOD[:2]], GREEDY5)
+    stream = llm.stream([GOOD], GREEDY5)
+    next(stream)
+    with pytest.raises(ValueError, match="unfinished"):
+        llm.generate([GOOD], GREEDY5)
+    del stream
+    assert not llm.engine.has_unfinished
+    assert llm.kv.num_free_blocks == llm.kv.num_blocks
+    assert llm.generate([GOOD], GREEDY5)[0].token_ids == generate(
+        tiny_gpt2, GOOD, 5, ignore_eos=True
+    )

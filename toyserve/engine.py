@@ -63,6 +63,9 @@ class Engine:
         start_time = self._step_clock.tick()
         self._queue_arrivals(start_time)
         plan = self.scheduler.schedule()
+        if self.check and not isinstance(plan, SchedulerOutput):
+            name = type(self.scheduler).__name__
+            raise ValueError(f"{name}.schedule() returned {plan!r}: it must return its plan")
         if plan.is_empty:
             self._wait(plan)
             return None

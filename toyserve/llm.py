@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from warnings import warn
@@ -23,7 +24,6 @@ from toyserve.llm_arguments import (
     pick_dtype,
 )
 from toyserve.models.attention import AttentionBackend
-from toyserve.models.detokenizer import IncrementalText
 from toyserve.models.gpt2 import GPT2
 from toyserve.models.kv_pool import KVPool
 from toyserve.models.sampler import Sampler
@@ -37,28 +37,17 @@ from toyserve.parts import (
     make_scheduler,
 )
 from toyserve.policies import Policy
-from toyserve.recording import Recording, StepRecord
-from toyserve.request import FinishReason, Request, RequestMetrics, RequestOutput, SamplingParams
+from toyserve.recording import Recording
+from toyserve.request import Request, RequestMetrics, RequestOutput, SamplingParams
 from toyserve.runners import Runner, TimedRunner
 from toyserve.runners.decode_graphs import DecodeGraphs
 from toyserve.runners.simulated import ScriptedLengths
 from toyserve.runners.torch_runner import TorchRunner
 from toyserve.schedulers import Scheduler
+from toyserve.streaming import Answers, StreamDelta
 
 if TYPE_CHECKING:
     from toyserve.workload import Workload
-
-
-@dataclass(frozen=True)
-class StreamDelta:
-    """What is new about one request since the last delta. The texts of all its deltas join to the
-    whole answer; none is ever taken back."""
-
-    index: int  # of the prompt
-    request_id: str
-    text: str
-    token_ids: list[int]
-    finish_reason: FinishReason | None
 
 
 class LLM:
@@ -175,10 +164,7 @@ class LLM:
         policies that look at them. A prompt that can never run comes back with finish_reason
         "refused" and its ``error``, with a warning; the others are served.
         """
-        requests, texts = self._start(prompts, params, arrival_times, users, priorities)
-        for _ in self._serve(requests, texts):
-            pass
-        return [self._output(r, texts[r.request_id]) for r in requests]
+        return self._finish(self._start(prompts, params, arrival_times, users, priorities))
 
     def stream(
         self,
@@ -189,8 +175,7 @@ class LLM:
 
         Closing the iterator early aborts what is unfinished.
         """
-        requests, texts = self._start(prompts, params)
-        yield from self._serve(requests, texts)
+        yield from self._start(prompts, params).stream()
 
     def replay(
         self, workload: Workload, params: SamplingParams | None = None
@@ -211,12 +196,9 @@ class LLM:
         runner = self.engine.runner
         self.engine.runner = self._timed(ScriptedLengths(self._torch_runner, workload.output_lens))
         try:
-            texts = self._submit(requests)
-            for _ in self._serve(requests, texts):
-                pass
+            return self._finish(self._submit(requests))
         finally:
             self.engine.runner = runner
-        return [self._output(r, texts[r.request_id]) for r in requests]
 
     @property
     def recording(self) -> Recording:
@@ -226,6 +208,8 @@ class LLM:
     # -- inside ---------------------------------------------------------------------------------
 
     def _make_clock(self, clock: str | Clock, clock_model: Any) -> tuple[Clock, Any]:
+        if isinstance(clock, type) or not (isinstance(clock, str) or hasattr(clock, "wait_until")):
+            raise ValueError(f"clock is {clock!r}: it must be 'wall', a GPU's name or a Clock")
         if clock == "wall":
             if clock_model is not None:
                 raise ValueError("clock_model would do nothing: the wall clock needs no cost model")
@@ -265,7 +249,7 @@ class LLM:
         arrival_times: Sequence[float] | None = None,
         users: str | Sequence[str] = "default",
         priorities: int | Sequence[int] = 0,
-    ) -> tuple[list[Request], dict[str, IncrementalText]]:
+    ) -> Answers:
         prompt_list = as_prompts(prompts)
         params_list = one_each("params", params or SamplingParams(), len(prompt_list))
         times = one_each("arrival_times", arrival_times or 0.0, len(prompt_list))
@@ -282,77 +266,39 @@ class LLM:
                 Request(request_id, token_ids, param, time, user=user, priority=priority)
             )
             self._num_requests += 1
-        return requests, self._submit(requests)
+        return self._submit(requests)
 
     def _token_ids(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt)
         vocab_size = self.config.vocab_size
         for token_id in prompt:
-            if not isinstance(token_id, int) or not 0 <= token_id < vocab_size:
+            is_int = isinstance(token_id, Integral) and not isinstance(token_id, bool)
+            if not is_int or not 0 <= token_id < vocab_size:
                 raise ValueError(
                     f"the prompt holds {token_id!r}: token ids are whole numbers from 0 to "
                     f"{vocab_size - 1}"
                 )
-        return list(prompt)
+        return [int(token_id) for token_id in prompt]
 
-    def _submit(self, requests: Sequence[Request]) -> dict[str, IncrementalText]:
+    def _submit(self, requests: Sequence[Request]) -> Answers:
         for request in requests:
             if not self.engine.add_request(request):
                 warn(f"request {request.request_id} was refused: {request.error}", stacklevel=4)
-        return {r.request_id: IncrementalText(r.params.stop or ()) for r in requests}
+        return Answers(self.engine, self.tokenizer, requests)
 
-    def _serve(
-        self, requests: Sequence[Request], texts: dict[str, IncrementalText]
-    ) -> Iterator[StreamDelta]:
-        """Turn the engine's crank until all have ended; yields every request's news."""
-        index = {r.request_id: i for i, r in enumerate(requests)}
-        for request in requests:
-            if request.is_finished:  # refused
-                yield StreamDelta(
-                    index[request.request_id], request.request_id, "", [], request.finish_reason
-                )
-        try:
-            while self.engine.has_unfinished:
-                step = self.engine.step()
-                if step is not None:
-                    yield from self._news(step, requests, index, texts)
-        finally:
-            for request in requests:
-                self.engine.abort(request.request_id)
+    def _finish(self, answers: Answers) -> list[RequestOutput]:
+        for _ in answers.stream():
+            pass
+        return [self._output(r, answers.text_of(r)) for r in answers.requests]
 
-    def _news(
-        self,
-        step: StepRecord,
-        requests: Sequence[Request],
-        index: dict[str, int],
-        texts: dict[str, IncrementalText],
-    ) -> Iterator[StreamDelta]:
-        for request_id in step.num_scheduled_tokens:
-            request = requests[index[request_id]]
-            text = texts[request_id]
-            if request.num_output_tokens == text.num_tokens:
-                continue  # in the middle of its prompt
-            token_id = request.token_ids[-1]
-            last = request.is_finished
-            silent = last and token_id in request.params.stop_token_ids
-            piece = text.push(b"" if silent else self.tokenizer.token_bytes(token_id), final=last)
-            if text.stopped and not request.is_finished:
-                self.engine.abort(request_id, FinishReason.STOP)
-            elif text.stopped and request.finish_reason is not FinishReason.STOP:
-                request.finish_reason = FinishReason.STOP
-                self.engine.recording.end_request(request)
-            yield StreamDelta(
-                index[request_id], request_id, piece, [token_id], request.finish_reason
-            )
-
-    def _output(self, request: Request, text: IncrementalText) -> RequestOutput:
+    def _output(self, request: Request, text: str) -> RequestOutput:
         prompt_ids = request.token_ids[: request.num_prompt_tokens]
         return RequestOutput(
             request_id=request.request_id,
             prompt=self.tokenizer.decode(prompt_ids),
             prompt_token_ids=prompt_ids,
-            text=text.text,
+            text=text,
             token_ids=request.output_token_ids,
             finish_reason=request.finish_reason,
             metrics=RequestMetrics.of(request),

@@ -49,7 +49,8 @@ def pick_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.d
 def check_max_model_len(max_model_len: int | None, n_positions: int) -> int:
     if max_model_len is None:
         return n_positions
-    if isinstance(max_model_len, bool) or not 2 <= max_model_len <= n_positions:
+    is_int = isinstance(max_model_len, int) and not isinstance(max_model_len, bool)
+    if not is_int or not 2 <= max_model_len <= n_positions:
         raise ValueError(
             f"max_model_len is {max_model_len!r}: it must lie between 2 (a prompt token and an "
             f"answer token) and {n_positions}, the positions this model has"

@@ -65,8 +65,10 @@ def make_scheduler(
     }
     if not isinstance(scheduler, str):
         _refuse_extra(type(scheduler).__name__, given, ())
-        if not callable(getattr(scheduler, "schedule", None)):
-            raise ValueError(f"scheduler is {scheduler!r}: it has no schedule() method")
+        _refuse_class("scheduler", scheduler, "schedule")
+        if not hasattr(scheduler, "running"):
+            name = type(scheduler).__name__
+            raise ValueError(f"{name} has no queues: its __init__ must call super().__init__()")
         return scheduler
     if scheduler not in uses:
         raise unknown("scheduler", scheduler, SCHEDULERS)
@@ -84,6 +86,14 @@ def make_scheduler(
         return ContinuousScheduler(max_running, **pressure)
     budget = DEFAULT_TOKEN_BUDGET if token_budget is None else token_budget
     return ChunkedScheduler(max_running, budget, max_chunk=max_chunk, **pressure)
+
+
+def _refuse_class(kind: str, part: object, method: str) -> None:
+    """An object is wanted, not its class, and one with the method that matters."""
+    if isinstance(part, type):
+        raise ValueError(f"{kind} is the class {part.__name__}: give an object, {part.__name__}(…)")
+    if not callable(getattr(part, method, None)):
+        raise ValueError(f"{kind} is {part!r}: it has no {method}() method")
 
 
 def _refuse_extra(owner: str, given: dict[str, bool], allowed: tuple[str, ...]) -> None:
@@ -104,8 +114,7 @@ def make_kv(
     if prefix_caching and kv != "paged":
         raise ValueError(f"prefix_caching works with kv='paged', not with {kv!r}")
     if not isinstance(kv, str):
-        if not callable(getattr(kv, "allocate", None)):
-            raise ValueError(f"kv is {kv!r}: it has no allocate() method")
+        _refuse_class("kv", kv, "allocate")
         return kv
     if kv == "paged":
         return PagedKV(num_blocks, block_size, prefix_caching=prefix_caching)
@@ -118,8 +127,7 @@ def make_kv(
 
 def make_policy(policy: str | Policy) -> Policy:
     if not isinstance(policy, str):
-        if not callable(getattr(policy, "next", None)):
-            raise ValueError(f"policy is {policy!r}: it has no next() method")
+        _refuse_class("policy", policy, "next")
         return policy
     return policies.make_policy(policy)
 

@@ -8,10 +8,21 @@ a prefix-cache hit and a preemption are all only movements of the first counter 
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from toyserve.sampling_params import SamplingParams, is_int, is_number, require
+
+__all__ = [
+    "FinishReason",
+    "Request",
+    "RequestMetrics",
+    "RequestOutput",
+    "RequestStatus",
+    "SamplingParams",
+    "TokenLogprobs",
+]
 
 
 class RequestStatus(StrEnum):
@@ -27,86 +38,6 @@ class FinishReason(StrEnum):
     LENGTH = "length"  # max_tokens, or the model's context limit
     ABORT = "abort"  # the client went away
     REFUSED = "refused"  # could never run; RequestOutput.error names the limit
-
-
-def _require(ok: bool, message: str) -> None:
-    if not ok:
-        raise ValueError(message)
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-@dataclass(frozen=True)
-class SamplingParams:
-    """How to pick each token, and when to stop. Validated when built.
-
-    temperature: 0 is greedy; below 1e-5 counts as 0. top_k: keep the k most likely (0 keeps all).
-    top_p: keep the smallest set of most likely tokens whose probability reaches p.
-    seed: the same seed gives the same tokens whatever else is in the batch.
-    stop, stop_token_ids: strings (never emitted) and token ids (kept in ``token_ids``) that end it.
-    logprobs: how many of the most likely tokens to report per position, from the distribution
-    before temperature, top_k and top_p (0 reports only the chosen token; None reports nothing).
-    """
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int | None = None
-    max_tokens: int = 64
-    min_tokens: int = 0
-    stop: str | tuple[str, ...] | list[str] | None = ()
-    stop_token_ids: tuple[int, ...] | list[int] = ()
-    ignore_eos: bool = False
-    logprobs: int | None = None
-
-    def __post_init__(self) -> None:
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
-        t, p = self.temperature, self.top_p
-        _require(
-            isinstance(t, int | float) and math.isfinite(t) and t >= 0,
-            f"temperature is {t!r}: it must be a finite number, 0 or more",
-        )
-        _require(
-            isinstance(p, int | float) and 0 < p <= 1,
-            f"top_p is {p!r}: it must be above 0 and at most 1",
-        )
-        _require(
-            _is_int(self.top_k) and self.top_k >= 0,
-            f"top_k is {self.top_k!r}: it must be a whole number, 0 (off) or more",
-        )
-        _require(
-            _is_int(self.max_tokens) and self.max_tokens >= 1,
-            f"max_tokens is {self.max_tokens!r}: it must be a whole number, at least 1",
-        )
-        _require(
-            _is_int(self.min_tokens) and 0 <= self.min_tokens <= self.max_tokens,
-            f"min_tokens is {self.min_tokens!r}: it must lie between 0 and "
-            f"max_tokens ({self.max_tokens})",
-        )
-        _require(
-            self.seed is None or _is_int(self.seed), f"seed is {self.seed!r}: not a whole number"
-        )
-        _require(
-            all(isinstance(s, str) and s for s in stop),
-            f"stop is {self.stop!r}: every stop string must hold at least one character",
-        )
-        _require(
-            all(_is_int(i) and i >= 0 for i in self.stop_token_ids),
-            f"stop_token_ids is {self.stop_token_ids!r}: token ids are whole numbers, 0 or more",
-        )
-        _require(
-            self.logprobs is None or (_is_int(self.logprobs) and 0 <= self.logprobs <= 20),
-            f"logprobs is {self.logprobs!r}: it must lie between 0 and 20, or be None",
-        )
-
-    @property
-    def greedy(self) -> bool:
-        """Below 1e-5, where dividing by the temperature would overflow, it means argmax."""
-        return self.temperature < 1e-5
 
 
 class Request:
@@ -153,12 +84,16 @@ class Request:
         ttft_target: float | None = None,
         tpot_target: float | None = None,
     ) -> None:
-        _require(
-            _is_int(priority),
+        require(
+            is_int(priority),
             f"priority is {priority!r}: it must be a whole number (lower runs first)",
         )
-        _require(
-            math.isfinite(arrival_time) and arrival_time >= 0,
+        require(
+            params is None or isinstance(params, SamplingParams),
+            f"params is {params!r}: it must be a SamplingParams",
+        )
+        require(
+            is_number(arrival_time) and arrival_time >= 0,
             f"arrival_time is {arrival_time!r}: it must be 0 or more seconds",
         )
         self.request_id = request_id

@@ -23,6 +23,8 @@ def load_checkpoint(model: str | Path) -> tuple[GPT2Config, dict[str, Tensor], P
 
     Raises ValueError in one sentence for a folder that is missing, incomplete or not a GPT-2.
     """
+    if not isinstance(model, str | Path):
+        raise ValueError(f"model is {model!r}: it must be 'toy', a folder or a hub name")
     if str(model) == "toy":
         model = TOY_FOLDER
     folder = Path(model)

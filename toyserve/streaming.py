@@ -1,0 +1,80 @@
+"""From the engine's steps to each user's text, as soon as it is certain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from toyserve.engine import Engine
+from toyserve.models.detokenizer import IncrementalText
+from toyserve.models.tokenizer import Tokenizer
+from toyserve.recording import StepRecord
+from toyserve.request import FinishReason, Request
+
+
+@dataclass(frozen=True)
+class StreamDelta:
+    """What is new about one request since the last delta. The texts of all its deltas join to the
+    whole answer; none is ever taken back."""
+
+    index: int  # of the prompt
+    request_id: str
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason | None
+
+
+class Answers:
+    """The answers of requests that were just given to ``engine``; ``text_of`` after or during."""
+
+    def __init__(self, engine: Engine, tokenizer: Tokenizer, requests: Sequence[Request]) -> None:
+        self.engine, self.tokenizer, self.requests = engine, tokenizer, requests
+        self._index = {r.request_id: i for i, r in enumerate(requests)}
+        self._texts = [IncrementalText(r.params.stop or ()) for r in requests]
+
+    def text_of(self, request: Request) -> str:
+        return self._texts[self._index[request.request_id]].text
+
+    def stream(self) -> Iterator[StreamDelta]:
+        """Turn the engine's crank until all have ended; yields every request's news.
+
+        Whatever ends this early (an error, Ctrl-C, a closed iterator) aborts what is unfinished.
+        """
+        for request in self.requests:
+            if request.is_finished:  # refused on arrival
+                yield self._delta(request, "", [])
+        try:
+            while self.engine.has_unfinished:
+                step = self.engine.step()
+                if step is not None:
+                    yield from self._news(step)
+        finally:
+            for request in self.requests:
+                self.engine.abort(request.request_id)
+
+    def _news(self, step: StepRecord) -> Iterator[StreamDelta]:
+        for request_id in step.num_scheduled_tokens:
+            index = self._index[request_id]
+            request, text = self.requests[index], self._texts[index]
+            if request.num_output_tokens == text.num_tokens:
+                continue  # in the middle of its prompt
+            token_id, last = request.token_ids[-1], request.is_finished
+            # A stop id ends the answer and is among its ids, but it is no text.
+            silent = last and token_id in request.params.stop_token_ids
+            token_bytes = b"" if silent else self.tokenizer.token_bytes(token_id)
+            piece = text.push(token_bytes, final=last)
+            if text.stopped:
+                self._stop(request)
+            yield self._delta(request, piece, [token_id])
+
+    def _stop(self, request: Request) -> None:
+        """A stop string has appeared, perhaps in what was the last token anyway."""
+        if not request.is_finished:
+            self.engine.abort(request.request_id, FinishReason.STOP)
+        elif request.finish_reason is not FinishReason.STOP:
+            request.finish_reason = FinishReason.STOP
+            self.engine.recording.end_request(request)
+
+    def _delta(self, request: Request, text: str, token_ids: list[int]) -> StreamDelta:
+        index = self._index[request.request_id]
+        return StreamDelta(index, request.request_id, text, token_ids, request.finish_reason)
