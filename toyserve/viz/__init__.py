@@ -1,7 +1,8 @@
 """Pictures of a run, drawn from its Recording alone: no model, no torch, no pyplot.
 
 Every function returns the Figure and takes axes to draw into; steps are counted from 1. The
-interactive ones (Timeline, explore, to_html) load what they need when they are first asked for.
+interactive ones (Timeline, explore, live, playground, to_html) load what they need when they are
+first asked for.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from toyserve.viz.why import Decision, why
 if TYPE_CHECKING:
     from toyserve.viz.page import to_html
     from toyserve.viz.widget import Timeline, explore
+    from toyserve.viz.widget_live import live
+    from toyserve.viz.widget_playground import playground
 
 __all__ = [
     "Comparison",
@@ -34,7 +37,9 @@ __all__ = [
     "kv_usage",
     "latency",
     "latency_vs_rate",
+    "live",
     "occupancy",
+    "playground",
     "queue_length",
     "roofline",
     "throughput_vs_batch",
@@ -48,6 +53,8 @@ __all__ = [
 _LAZY = {
     "Timeline": "toyserve.viz.widget",
     "explore": "toyserve.viz.widget",
+    "live": "toyserve.viz.widget_live",
+    "playground": "toyserve.viz.widget_playground",
     "to_html": "toyserve.viz.page",
 }
 

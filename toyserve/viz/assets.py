@@ -10,17 +10,18 @@ _SCRIPTS = ("data.js", "paint.js", "words.js", "timeline.js")
 
 def module_source() -> str:
     """The ES module that draws a packed recording into an element."""
-    return "\n".join(_read(name) for name in _SCRIPTS)
+    return "\n".join(read(name) for name in _SCRIPTS)
 
 
 def page_source() -> str:
     """The same module, followed by what starts it in a page of its own."""
-    return module_source() + "\n" + _read("page.js")
+    return module_source() + "\n" + read("page.js")
 
 
 def style_source() -> str:
-    return _read("timeline.css")
+    return read("timeline.css")
 
 
-def _read(name: str) -> str:
+def read(name: str) -> str:
+    """One file of the static folder."""
     return files("toyserve.viz").joinpath("static", name).read_text(encoding="utf-8")

@@ -94,7 +94,7 @@ class View {
   }
 
   listen() {
-    this.on("grid", () => this.load());
+    for (const name of ["header", "grid"]) this.on(name, () => this.loadSoon());
     for (const name of ["zoom", "by", "theme"]) this.on(name, () => this.draw());
     this.on("step", () => this.moved());
     this.on("sentence", () => this.showStep());
@@ -230,6 +230,16 @@ class View {
   }
 
   // -- drawing --------------------------------------------------------------------------------------
+
+  /** Once both have come: they come in one message, and a change is told of each. */
+  loadSoon() {
+    if (this.loading) return;
+    this.loading = true;
+    queueMicrotask(() => {
+      this.loading = false;
+      this.load();
+    });
+  }
 
   load() {
     this.run = new Run(this.model.get("header"), this.model.get("grid"));

@@ -1,0 +1,108 @@
+"""Timeline, explore, playground and live without a browser: traits, last value wins, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+
+import pytest
+from test_widget_data import a_run
+
+from toyserve.engine import Engine
+from toyserve.kv import PagedKV
+from toyserve.request import FinishReason, Request, SamplingParams
+from toyserve.runners import SimulatedRunner
+from toyserve.schedulers import ContinuousScheduler
+
+pytest.importorskip("anywidget")
+
+from toyserve.viz import Timeline, explore, live, playground, why
+
+
+def test_a_timeline_keeps_its_run_and_state_in_synced_traits_and_brings_a_png() -> None:
+    view = Timeline(a_run(4), step=3, by="request")
+    state = view.get_state()
+    assert state["step"] == 3 and state["by"] == "request" and len(state["grid"]) > 100
+    bundle = view._repr_mimebundle_()
+    assert bundle is not None
+    assert base64.b64decode(bundle[0]["image/png"]).startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match="step is 0: this run has steps 1 to"):
+        view.step = 0
+    with pytest.raises(ValueError, match="by is 'row'"):
+        Timeline(a_run(1), by="row")
+
+
+def test_explore_has_the_words_of_every_step_or_makes_those_of_the_one_looked_at() -> None:
+    assert len(explore(a_run(4)).header["why"]) > 0
+    run = a_run(60)
+    view = explore(run)
+    view.step = 300
+    assert view.sentence["step"] == 300
+    assert [tuple(line) for line in view.sentence["lines"]] == list(why(run, 300).lines)
+
+
+def test_of_200_quick_moves_the_playground_shows_the_last_and_makes_one_run() -> None:
+    async def move() -> None:
+        board = playground(num_requests=20)
+        values = [1.0, 5.0, 20.0, 100.0]
+        for number in range(200):
+            board.controls["rate"].value = values[number % 4]
+        board.controls["rate"].value = 60.0
+        await asyncio.sleep(1.0)
+        assert board.num_runs == 1
+        assert board.settings.rate == 60.0
+        assert board.view.recording is board.recording
+
+    asyncio.run(move())
+
+
+def test_the_playgrounds_code_makes_the_same_run_and_reset_brings_back_the_first() -> None:
+    board = playground(num_requests=10, num_blocks=100)
+    board.controls["max_chunk"].value = 32
+    board.controls["policy"].value = "shortest_first"
+    names: dict[str, object] = {}
+    exec(board.copy.text, names)
+    made = names["recording"]
+    assert made.summary() == board.recording.summary()  # type: ignore[attr-defined]
+    board.reset()
+    assert board.settings == board.start
+    with pytest.raises(ValueError, match="has no 'speed'"):
+        playground(speed=3)
+
+
+def an_engine() -> Engine:
+    return Engine(scheduler=ContinuousScheduler(4), kv=PagedKV(64, 16), runner=SimulatedRunner())
+
+
+def some_requests(n: int) -> list[Request]:
+    return [Request(f"r{i}", [1] * 8, SamplingParams(max_tokens=20)) for i in range(n)]
+
+
+def test_live_shows_the_whole_run_at_its_end_and_lets_go() -> None:
+    engine = an_engine()
+    first = live(engine)
+    view = live(engine)  # a cell that is run twice
+    assert len(engine.on_step) == 1 and not first.can_stop
+    recording = engine.run(some_requests(8))
+    assert view.header["num_steps"] == view.step == len(recording.steps)
+    view.detach()
+    assert engine.on_step == []
+    with pytest.raises(ValueError, match="takes an Engine or an LLM, not int"):
+        live(3)
+
+
+def test_stop_aborts_what_is_unfinished_and_the_engine_can_go_on() -> None:
+    engine = an_engine()
+    view = live(engine)
+    for request in some_requests(8):
+        engine.add_request(request)
+    for _ in range(5):
+        engine.step()
+    view._on_message(view, {"do": "stop"}, [])
+    engine.step()
+    assert not engine.has_unfinished
+    reasons = {r.finish_reason for r in engine.recording.requests.values()}
+    assert reasons == {FinishReason.ABORT}
+    engine.restart()
+    engine.run(some_requests(2))
+    assert view.header["ids"] == ["r0", "r1"]
