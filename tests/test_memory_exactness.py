@@ -12,6 +12,7 @@ from models_for_tests import EOS, generate
 
 from toyserve import LLM, SamplingParams
 from toyserve.policies import POLICIES
+from toyserve.replay import replay_memory
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 
@@ -160,3 +161,19 @@ def test_impossible_memory_settings_raise_one_sentence(
     assert "\n" not in str(error.value)
     for word in words:
         assert word in str(error.value)
+
+
+def test_a_recording_that_begins_with_a_full_cache_shows_it(tiny_gpt2: Path) -> None:
+    llm = LLM(tiny_gpt2, prefix_caching=True, num_blocks=30, block_size=8, check=True)
+    prompt = [i % EOS for i in range(33)]
+    llm.generate([prompt], GREEDY)
+    llm.generate([prompt, [EOS - 1] * 3], GREEDY)
+    first_step, memory = next(replay_memory(llm.recording))
+    shared = llm.recording.requests
+    held = {block for block, owners in enumerate(memory.owners) if owners}
+    cached = {block for block, is_cached in enumerate(memory.cached) if is_cached}
+    # 44 tokens were computed: five full blocks, of which the prompt begins with four.
+    assert len(cached) == 5
+    assert len(cached & held) == 4
+    assert max(r.num_cached_tokens for r in shared.values()) == 32
+    assert first_step.num_free_blocks == 30 - len(held)

@@ -91,6 +91,9 @@ class Engine:
             raise ValueError(f"{len(self.requests)} requests are unfinished: abort them first")
         self.recording.close()
         self.kv.drain_events()  # what was given back after the last step belongs to the old one
+        announce_cached = getattr(self.kv, "announce_cached", None)
+        if announce_cached:
+            announce_cached()
         self.recording = Recording(self.recording.meta, keep_steps=self.recording.keep_steps)
         self.clock.restart()
         self._step_clock.tick()

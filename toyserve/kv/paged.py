@@ -44,6 +44,12 @@ class PagedKV:
         if self.sharing:
             self.sharing.publish(requests)
 
+    def announce_cached(self) -> None:
+        """Repeat the events of what is cached now: a recording that begins here starts with it."""
+        if self.sharing:
+            cached = sorted(self.sharing.by_block)
+            self.sharing.events += [BlockEvent("cache", block, "") for block in cached]
+
     def drain_copies(self) -> list[tuple[int, int]]:
         return self.sharing.drain_copies() if self.sharing else []
 
