@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Self
+from typing import IO, TYPE_CHECKING, NoReturn, Self
 
 from toyserve.recording import StepRecord
 
@@ -24,8 +24,13 @@ def make_console(stream: IO[str]) -> Console:
     """A console that prints text as it is: brackets and colons are not markup."""
     from rich.console import Console
 
+    class PipeAware(Console):
+        def on_broken_pipe(self) -> NoReturn:
+            """The command line decides what a closed pipe means, not rich."""
+            raise BrokenPipeError
+
     width = None if stream.isatty() else _PLAIN_WIDTH
-    return Console(file=stream, markup=False, emoji=False, highlight=False, width=width)
+    return PipeAware(file=stream, markup=False, emoji=False, highlight=False, width=width)
 
 
 def print_rows(console: Console, title: str, rows: Sequence[tuple[str, str]]) -> None:

@@ -29,6 +29,7 @@ _ONLY_IF_ANY = (
     "num_aborted",
     "num_preemptions",
     "num_cached_tokens",
+    "num_recomputed_tokens",
     "padding_share",
 )
 
