@@ -413,8 +413,8 @@ print(f"the bundled model's weights on a CPU: {here_mb:.0f} MB")
 # - **A GPU amortises reading weights.** The step fetches all 15 GB of them for one row as for
 #   eight, and the arithmetic hides behind that. An empty slot costs as much as a full one, so what
 #   counts is the number of steps.
-# - **A CPU amortises overhead.** 22 MB are some seven hundred times less to read. What a step pays
-#   once is Python, the calls into torch and those few bytes; each row's arithmetic comes on top. So
+# - **A CPU amortises overhead.** 22 MB are quickly read; what a step pays once is Python and the calls
+#   into torch. Each row's arithmetic comes on top. So
 #   sixteen rows gain less here, and the gain in time is not exactly that in steps: leaving out a
 #   padded row saves a little, too.
 #
