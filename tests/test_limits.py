@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from models_for_tests import EOS, generate
 
 from toyserve import LLM, Request, SamplingParams
 from toyserve.kv import PagedKV
+from toyserve.policies import Quota, Quotas
 from toyserve.schedulers import ContinuousScheduler, Scheduler, SchedulerOutput
 
 GREEDY5 = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
@@ -359,3 +361,95 @@ def test_an_interrupted_step_or_abandoned_stream_leaves_nothing_behind(tiny_gpt2
     assert llm.generate([GOOD], GREEDY5)[0].token_ids == generate(
         tiny_gpt2, GOOD, 5, ignore_eos=True
     )
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"stop_token_ids": [50256], "min_tokens": 1},  # an id the model has not
+        {"stop_token_ids": range(64), "min_tokens": 1, "temperature": 1.0},  # every token ends it
+        {"temperature": 1.0, "top_p": 1e-46},
+        {"temperature": 1e39, "min_tokens": 2},
+        {"temperature": 1.0, "top_k": 10**400},
+    ],
+    ids=str,
+)
+def test_one_requests_extreme_numbers_leave_the_batch_alone(
+    tiny_gpt2: Path, params: dict[str, object]
+) -> None:
+    odd = SamplingParams(max_tokens=4, **params)  # type: ignore[arg-type]
+    first, out, last = LLM(tiny_gpt2).generate([GOOD, GOOD, GOOD[:2]], [GREEDY5, odd, GREEDY5])
+    assert first.token_ids == generate(tiny_gpt2, GOOD, 5, ignore_eos=True)
+    assert last.token_ids == generate(tiny_gpt2, GOOD[:2], 5, ignore_eos=True)
+    assert out.finish_reason in ("stop", "length")
+    assert all(0 <= i < 64 for i in out.token_ids)
+
+
+def test_a_temperature_beyond_every_float_is_refused_when_built() -> None:
+    with pytest.raises(ValueError, match="temperature"):
+        SamplingParams(temperature=10**400)
+
+
+@pytest.mark.filterwarnings("ignore:request")
+def test_a_stream_closed_at_a_refused_request_leaves_the_llm_usable(tiny_gpt2: Path) -> None:
+    llm = LLM(tiny_gpt2)
+    stream = llm.stream([[], GOOD], GREEDY5)
+    assert next(stream).finish_reason == "refused"
+    stream.close()
+    assert len(llm.generate([GOOD], GREEDY5)[0].token_ids) == 5
+
+
+def test_a_refusal_warning_made_an_error_leaves_the_llm_usable(tiny_gpt2: Path) -> None:
+    llm = LLM(tiny_gpt2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="refused"):
+            llm.generate([GOOD, []], GREEDY5)
+    assert llm.kv.num_free_blocks == llm.kv.num_blocks
+    assert len(llm.generate([GOOD], GREEDY5)[0].token_ids) == 5
+
+
+def test_static_rows_charged_as_padding_are_really_computed_and_leave_nothing(
+    tiny_gpt2: Path,
+) -> None:
+    llm = LLM(tiny_gpt2, scheduler="static", max_running=3)
+    forward, computed = llm.model.forward, []
+
+    def counting(token_ids, *rest):  # type: ignore[no-untyped-def]
+        computed.append(len(token_ids))
+        return forward(token_ids, *rest)
+
+    llm.model.forward = counting  # type: ignore[method-assign]
+    lens = [1, 5, 9]
+    params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in lens]
+    llm.generate([[1], [2] * 7, [3] * 20], params)
+    steps = llm.recording.steps
+    charged = [
+        sum(s.num_scheduled_tokens.values()) + sum(s.num_padded_tokens.values()) for s in steps
+    ]
+    assert computed == charged == [60] + [3] * 8
+    assert not llm._torch_runner.tables._rows
+    assert not llm._torch_runner.sampler._generators
+
+
+def test_a_token_quota_does_not_remember_the_run_before(tiny_gpt2: Path) -> None:
+    policy = Quotas({"default": Quota(tokens_per_second=50)})
+    llm = LLM(tiny_gpt2, policy=policy, clock="t4")
+    firsts = []
+    for _ in range(4):
+        outputs = llm.generate([GOOD] * 6, SamplingParams(temperature=0, max_tokens=20))
+        firsts.append([o.metrics.ttft for o in outputs])
+    assert all(f == firsts[0] for f in firsts)
+
+
+def test_top_k_and_tpot_mean_what_they_say(tiny_gpt2: Path) -> None:
+    llm = LLM(tiny_gpt2, clock="t4")
+    hot = {"temperature": 1e6, "max_tokens": 1, "ignore_eos": True, "logprobs": 3}
+    drawn, best = set(), set()
+    for seed in range(40):
+        out = llm.generate([GOOD], SamplingParams(top_k=2, seed=seed, **hot))[0]  # type: ignore[arg-type]
+        drawn |= set(out.token_ids)
+        best = set(list(out.logprobs[0].top)[:2])  # type: ignore[index]
+    assert drawn == best, "both of the two likeliest, and no third"
+    metrics = llm.generate([GOOD], GREEDY5)[0].metrics
+    assert metrics.tpot == pytest.approx(sum(metrics.itl) / 4)

@@ -96,6 +96,9 @@ class Engine:
             announce_cached()
         self.recording = Recording(self.recording.meta, keep_steps=self.recording.keep_steps)
         self.clock.restart()
+        restart_policy = getattr(self.policy, "restart", None)
+        if restart_policy:  # one that remembers times: they belong to the old run
+            restart_policy()
         self._step_clock.tick()
 
     @property

@@ -282,9 +282,14 @@ class LLM:
         return [int(token_id) for token_id in prompt]
 
     def _submit(self, requests: Sequence[Request]) -> Answers:
-        for request in requests:
-            if not self.engine.add_request(request):
-                warn(f"request {request.request_id} was refused: {request.error}", stacklevel=4)
+        try:
+            for request in requests:
+                if not self.engine.add_request(request):
+                    warn(f"request {request.request_id} was refused: {request.error}", stacklevel=4)
+        except BaseException:  # a warning turned into an error, Ctrl-C: none of them is served
+            for request in requests:
+                self.engine.abort(request.request_id)
+            raise
         return Answers(self.engine, self.tokenizer, requests)
 
     def _finish(self, answers: Answers) -> list[RequestOutput]:

@@ -20,7 +20,12 @@ def is_int(value: object) -> bool:
 
 def is_number(value: object) -> bool:
     """A finite one; not True, which Python would count as 1."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond every float
+        return False
 
 
 def _as_int(value: Any) -> Any:

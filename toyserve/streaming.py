@@ -40,10 +40,10 @@ class Answers:
 
         Whatever ends this early (an error, Ctrl-C, a closed iterator) aborts what is unfinished.
         """
-        for request in self.requests:
-            if request.is_finished:  # refused on arrival
-                yield self._delta(request, "", [])
         try:
+            for request in self.requests:
+                if request.is_finished:  # refused on arrival
+                    yield self._delta(request, "", [])
             while self.engine.has_unfinished:
                 step = self.engine.step()
                 if step is not None:

@@ -53,8 +53,11 @@ class Sampler:
         for row, request in enumerate(requests):
             min_tokens = request.params.min_tokens
             if min_tokens and request.num_output_tokens < min_tokens:
+                ends = [i for i in self._end_ids(request) if i < logits.shape[1]]
+                if len(ends) == logits.shape[1]:
+                    continue  # every token would end it: there is nothing else to say
                 logits = logits.clone() if logits is unchanged else logits
-                logits[row, list(self._end_ids(request))] = float("-inf")
+                logits[row, ends] = float("-inf")
         return logits
 
     def _end_ids(self, request: Request) -> set[int]:
@@ -66,8 +69,10 @@ class Sampler:
     def _draw(self, logits: Tensor, requests: Sequence[Request]) -> list[int]:
         """Inverse transform over the tokens sorted by probability, in float64 on the CPU."""
         params = [r.params for r in requests]
-        column = torch.tensor([[p.temperature, p.top_p, p.top_k] for p in params]).double()
-        temperature, top_p, top_k = column.unbind(1)
+        # float64 from the start: in float32 a tiny top_p is 0 and a huge temperature infinite.
+        temperature = torch.tensor([p.temperature for p in params], dtype=torch.float64)
+        top_p = torch.tensor([p.top_p for p in params], dtype=torch.float64)
+        top_k = torch.tensor([min(p.top_k, logits.shape[1]) for p in params])
         values, order = logits.double().cpu().sort(dim=-1, descending=True, stable=True)
         # Shifting by the maximum first keeps a small temperature from overflowing.
         probs = ((values - values[:, :1]) / temperature[:, None]).softmax(-1)
@@ -75,7 +80,9 @@ class Sampler:
         probs[(top_k[:, None] > 0) & (rank >= top_k[:, None])] = 0.0
         # Top-p keeps the tokens before which less than p (of what top-k left) has accumulated.
         mass = probs.cumsum(-1)
-        probs[(mass - probs) >= top_p[:, None] * mass[:, -1:]] = 0.0
+        beyond = (mass - probs) >= top_p[:, None] * mass[:, -1:]
+        beyond[:, 0] = False  # the most likely token is always kept
+        probs[beyond] = 0.0
         mass = probs.cumsum(-1)
         draws = torch.tensor([self._generator(r).random() for r in requests], dtype=torch.float64)
         place = torch.searchsorted(mass, (draws * mass[:, -1])[:, None], right=True)

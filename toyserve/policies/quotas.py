@@ -136,6 +136,14 @@ class Quotas:
         if self._inner.on_tokens:
             self._inner.on_tokens(requests, now)
 
+    def restart(self) -> None:
+        """The clock begins anew, and with it everybody's allowance."""
+        for user, account in self.accounts.items():
+            account.credit, account.credit_time = self.quota_of(user).bucket, 0.0
+        restart = getattr(self.policy, "restart", None)
+        if restart:
+            restart()
+
     def _allows(self, request: Request, now: float) -> bool:
         quota, running = self.quota_of(request.user), self._account(request.user).running
         if quota.max_running is not None and len(running) >= quota.max_running:

@@ -90,6 +90,7 @@ class TorchRunner:
         self.tables = BlockTables()
 
     def forget(self, request: Request) -> None:
+        """It has ended; a static batch may still compute its row, which is forgotten each time."""
         self.tables.forget(request)
         self.sampler.forget(request)
 
@@ -99,6 +100,9 @@ class TorchRunner:
         if not plan.num_scheduled_tokens:
             return StepResult()
         token_ids, positions, batch, sampled, rows = self._build(plan)
+        for request in plan.num_padded_tokens:
+            if request.is_finished:  # nobody would forget it later
+                self.tables.forget(request)
         if self.graphs is not None and self.graphs.takes(batch):
             logits = self.graphs.run(token_ids, positions, batch)
             logits = logits if len(rows) == len(token_ids) else logits[rows]
