@@ -13,6 +13,8 @@ from models_for_tests import EOS, generate
 from toyserve import LLM, SamplingParams
 from toyserve.policies import POLICIES
 from toyserve.replay import replay_memory
+from toyserve.schedulers import ContinuousScheduler
+from toyserve.workload import Workload, WorkloadRequest
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 
@@ -177,3 +179,33 @@ def test_a_recording_that_begins_with_a_full_cache_shows_it(tiny_gpt2: Path) -> 
     assert len(cached & held) == 4
     assert max(r.num_cached_tokens for r in shared.values()) == 32
     assert first_step.num_free_blocks == 30 - len(held)
+
+
+def test_memory_moves_in_the_plans_order_before_the_forward(tiny_gpt2: Path) -> None:
+    """Out, copy, in: a block that one line gives up may be filled by the next."""
+    llm = LLM(tiny_gpt2, preemption="swap", num_host_blocks=4, num_blocks=8, block_size=4)
+    runner, calls = llm._torch_runner, []
+    for name in ("swap_out", "copy_blocks", "swap_in"):
+        setattr(runner.attention.pool, name, lambda pairs, name=name: calls.append(name))
+    forward = runner.model.forward
+    runner.model.forward = lambda *a: calls.append("forward") or forward(*a)  # type: ignore[method-assign]
+    llm.generate([[1, 2, 3]], SamplingParams(temperature=0, max_tokens=1, ignore_eos=True))
+    assert calls == ["swap_out", "copy_blocks", "swap_in", "forward"]
+
+
+def test_one_scheduler_cannot_serve_two_engines(tiny_gpt2: Path) -> None:
+    scheduler = ContinuousScheduler(4)
+    LLM(tiny_gpt2, scheduler=scheduler, num_blocks=20)
+    with pytest.raises(ValueError, match="already serves an engine"):
+        LLM(tiny_gpt2, scheduler=scheduler, num_blocks=60)
+
+
+def test_text_and_workload_prompts_are_held_to_the_models_vocabulary(tiny_gpt2: Path) -> None:
+    llm = LLM(tiny_gpt2)  # 64 tokens; the tokenizer beside it knows 2,048
+    with pytest.raises(ValueError, match="from 0 to 63"):
+        llm.generate("ROMEO", GREEDY)
+    for ids in ([99999], [-5]):
+        workload = Workload("w", (WorkloadRequest("a", prompt=ids, output_len=3),))
+        with pytest.raises(ValueError, match="from 0 to 63"):
+            llm.replay(workload)
+    assert len(llm.generate([[1, 2]], GREEDY)[0].token_ids) == 12

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -179,9 +181,8 @@ def test_the_simulator_schedules_a_trace_exactly_as_the_engine_does(
 ) -> None:
     jobs = [Job(j.prompt, j.max_tokens, j.arrival_time) for j in jobs]
     scheduler = data.draw(schedulers())
+    twin = copy.deepcopy(scheduler)  # the same settings, before any engine has it
     real = serve(jobs, scheduler, PagedKV(num_blocks, 4), max_model_len=MAX_LEN)
-    twin = type(scheduler).__new__(type(scheduler))
-    twin.__dict__ |= scheduler.__dict__ | {"waiting": type(scheduler.waiting)(), "running": []}
     clock = VirtualClock()
     lengths = {r.request_id: r.num_output_tokens for r in real.requests}
     engine = Engine(

@@ -186,8 +186,10 @@ class LLM:
         """
         params = params or SamplingParams(temperature=0.0)
         requests = workload.requests_for_engine(
-            vocab_size=self.config.vocab_size, tokenize=self.tokenizer.encode
+            vocab_size=self.config.vocab_size, tokenize=self._token_ids
         )
+        for request in requests:
+            self._token_ids(request.token_ids)  # raises on ids that the model has not
         for request in requests:
             request.params = replace(
                 params, max_tokens=request.params.max_tokens, min_tokens=0, ignore_eos=True
@@ -269,9 +271,9 @@ class LLM:
         return self._submit(requests)
 
     def _token_ids(self, prompt: Prompt) -> list[int]:
-        if isinstance(prompt, str):
-            return self.tokenizer.encode(prompt)
         vocab_size = self.config.vocab_size
+        if isinstance(prompt, str):
+            prompt = self.tokenizer.encode(prompt)  # a tokenizer may know more than its model
         for token_id in prompt:
             is_int = isinstance(token_id, Integral) and not isinstance(token_id, bool)
             if not is_int or not 0 <= token_id < vocab_size:

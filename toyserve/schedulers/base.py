@@ -71,7 +71,13 @@ class Scheduler:
         self.running: list[Request] = []
 
     def attach(self, kv: KVManager, policy: Policy, clock: Clock) -> None:
-        """Hand over the parts that a scheduler uses but does not own."""
+        """Hand over the parts that a scheduler uses but does not own.
+
+        Raises ValueError if it has some already: two engines cannot share one scheduler's queues.
+        """
+        if hasattr(self, "kv"):
+            name = type(self).__name__
+            raise ValueError(f"this {name} already serves an engine: make another, {name}(…)")
         self.kv, self.policy, self.clock = kv, policy, clock
         self.hooks = Hooks(policy)
         self.swap = SwapSpace(self.num_host_blocks, kv.block_size)
