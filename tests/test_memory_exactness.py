@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from models_for_tests import EOS, generate
 
-from toyserve import LLM, SamplingParams
-from toyserve.policies import POLICIES
+from toyserve import LLM, Request, SamplingParams
+from toyserve.policies import POLICIES, Quota, Quotas
 from toyserve.replay import replay_memory
 from toyserve.schedulers import ContinuousScheduler
 from toyserve.workload import Workload, WorkloadRequest
@@ -209,3 +209,36 @@ def test_text_and_workload_prompts_are_held_to_the_models_vocabulary(tiny_gpt2: 
         with pytest.raises(ValueError, match="from 0 to 63"):
             llm.replay(workload)
     assert len(llm.generate([[1, 2]], GREEDY)[0].token_ids) == 12
+
+
+def test_a_quota_of_running_requests_is_used_to_the_full_and_never_exceeded(
+    tiny_gpt2: Path,
+) -> None:
+    policy = Quotas({"ann": Quota(max_running=2)})
+    llm = LLM(tiny_gpt2, policy=policy, max_running=6, check=True)
+    outputs = llm.generate([[i] * 3 for i in range(8)], GREEDY, users=["ann"] * 5 + ["bob"] * 3)
+    assert all(len(o.token_ids) == 12 for o in outputs)
+    anns = {o.request_id for o in outputs[:5]}
+    assert max(len(anns & s.num_scheduled_tokens.keys()) for s in llm.recording.steps) == 2
+
+
+def test_waiting_for_a_token_quota_moves_the_clock_late_in_a_long_run() -> None:
+    now = 1e5  # seconds; neighbouring floats are 1.5e-11 apart there
+    policy = Quotas({"default": Quota(tokens_per_second=1e6, burst=3)})
+    request = Request("r", [1, 2, 3])
+    assert policy.next([request], now) is request
+    policy.on_admit(request, now)  # its three prompt tokens use the allowance up to the last
+    assert policy.next([Request("s", [1])], now) is None
+    ready = policy.ready_time(now)
+    assert ready is not None
+    assert ready > now
+    assert policy.next([Request("s", [1])], ready) is not None
+
+
+@pytest.mark.parametrize(("arrival", "starts"), [(0.3, 0.3), (0.9, 0.5)])
+def test_a_static_batch_waits_to_fill_but_not_beyond_its_window(
+    tiny_gpt2: Path, arrival: float, starts: float
+) -> None:
+    llm = LLM(tiny_gpt2, scheduler="static", max_running=2, max_wait=0.5, clock="t4")
+    outputs = llm.generate([[1], [2]], GREEDY, arrival_times=[0.0, arrival])
+    assert outputs[0].metrics.queue_time == pytest.approx(starts)

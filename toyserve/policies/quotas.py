@@ -98,8 +98,9 @@ class Quotas:
         for user in self._blocked:
             rate, credit = self.quota_of(user).tokens_per_second, self._credit(user, now)
             assert rate is not None
-            # A little more than the debt, so that rounding cannot leave a crumb of it.
-            times.append(now + (1e-6 - credit) / rate)
+            # A little more than the debt, so that rounding cannot leave a crumb of it; and late in
+            # a long run that little must still move the clock.
+            times.append(max(now + (1e-6 - credit) / rate, math.nextafter(now, math.inf)))
         return min(times, default=None)
 
     def refusal(self, request: Request) -> str | None:
