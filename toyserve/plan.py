@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from typing import NoReturn
 
 from toyserve.capacity import plan
+from toyserve.cli.parser import CommandParser
 from toyserve.costs import RooflineCostModel
 from toyserve.hardware import HARDWARE
 from toyserve.modelspecs import MODELS
@@ -31,14 +31,8 @@ _FIGURES = (
 )
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """One sentence, which the command line prints, instead of a page of usage."""
-        raise ValueError(f"{message} (see {self.prog} --help)")
-
-
 def _make_parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = CommandParser(
         prog="toyserve plan",
         description="How many requests fit in a GPU's memory beside the weights, and how fast a "
         "batch of them would decode by the cost model. Needs no GPU and no weights.",

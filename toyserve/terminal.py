@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, NoReturn, Self
 
 from toyserve.recording import StepRecord
@@ -79,12 +78,7 @@ class Progress:
             running = len(record.num_scheduled_tokens)
             self._bar.update(self._task, completed=self.num_finished, running=running)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
@@ -168,12 +162,7 @@ class LiveBatch:
                 what = f"starts: {row.num_prompt_tokens} prompt tokens, {waiting} still wait"
                 self.console.print(where + what, soft_wrap=True)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._live is not None:
             self._live.stop()
 

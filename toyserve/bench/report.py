@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+# Share of the cores in other hands above which wall times are not to be trusted.
 _NOISY = 0.05
 _REACHED = {
     "aim": ("above aim", "bold green"),

@@ -14,10 +14,11 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, TextIO
 
 from toyserve import __version__
 from toyserve.cli import demo, doctor, lab, run
+from toyserve.cli.parser import CommandParser
 
 BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
 
@@ -31,14 +32,8 @@ _ELSEWHERE: dict[str, tuple[tuple[str, ...], str]] = {
 }
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """One sentence instead of argparse's page of usage."""
-        raise ValueError(f"{message} (see {self.prog} --help)")
-
-
 def make_parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = CommandParser(
         prog="toyserve",
         description="A mini LLM serving engine whose every scheduling decision you can see.",
         epilog="Start with:  toyserve demo   then   toyserve lab",

@@ -14,7 +14,6 @@ class Mine(Scheduler):
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from typing import Literal, get_args
 
 from toyserve.clock import Clock
@@ -136,11 +135,6 @@ class Scheduler:
         request.finish_reason = reason
         self.retire([request])
         return True
-
-    def unfinished(self) -> Iterator[Request]:
-        """Whoever still waits or runs."""
-        yield from self.waiting
-        yield from self.running
 
     def holders(self) -> list[Request]:
         """Whoever may hold KV blocks; check_integrity() compares their tables with the pool."""

@@ -65,11 +65,6 @@ class SchedulerOutput:
         """(device block, host block): copy each from the host to the device."""
         return [pair for pairs in self.swapped_in.values() for pair in pairs]
 
-    @property
-    def num_swapped_blocks(self) -> int:
-        """Blocks that cross the bus in this step, both ways together."""
-        return len(self.swap_out) + len(self.swap_in)
-
 
 @dataclass(slots=True)
 class StepResult:

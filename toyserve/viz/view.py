@@ -6,8 +6,8 @@ import argparse
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
+from toyserve.cli.parser import CommandParser
 from toyserve.recording import Recording
 from toyserve.viz.page import MAX_MB, to_html
 
@@ -18,14 +18,8 @@ EXAMPLES = (
 )
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """One sentence, which the command line prints, instead of a page of usage."""
-        raise ValueError(f"{message} (see {self.prog} --help)")
-
-
 def _make_parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = CommandParser(
         prog="toyserve view",
         description="Write one recording as one HTML page: press play, scrub, point at a cell. It "
         "needs no server and no network, so it can be mailed.",
