@@ -8,8 +8,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # What each set-up installs: the demo only the engine, the lab also JupyterLab, `all` the tests too.
 EXTRAS_demo :=
-EXTRAS_lab := [lab,triton]
-EXTRAS_all := [lab,triton,hub,train,dev]
+EXTRAS_lab := [lab,triton,serve]
+EXTRAS_all := [lab,triton,serve,hub,train,dev]
 
 # A checkout that was moved has a .venv that points to the old place: set it up anew.
 MOVED := $(shell test ! -e .venv/.home || test "$$(cat .venv/.home)" = "$$(pwd)" || echo FORCE)
