@@ -32,7 +32,7 @@ def run_lesson(name: str, probe: str) -> tuple[nbformat.NotebookNode, dict[str, 
 
 
 def run_changed(name: str, changes: dict[str, str], last: str) -> tuple[nbformat.NotebookNode, int]:
-    """The lesson up to the first cell that contains ``last``, with code replaced as a learner would.
+    """The lesson up to the first cell that contains ``last``, its code replaced as a learner would.
 
     Returns the executed notebook and the index of that cell. Each key of ``changes`` must occur in
     exactly one cell.
