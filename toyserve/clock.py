@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Protocol
 
@@ -21,9 +22,10 @@ class Clock(Protocol):
 
 
 class WallClock:
-    """What happens on this machine."""
+    """What happens on this machine. Another thread may end a wait early with ``wake``."""
 
     def __init__(self) -> None:
+        self._woken = threading.Event()
         self.restart()
 
     def restart(self) -> None:
@@ -35,7 +37,11 @@ class WallClock:
     def wait_until(self, when: float) -> None:
         delay = when - self.now()
         if delay > 0:
-            time.sleep(delay)
+            self._woken.wait(delay)
+        self._woken.clear()
+
+    def wake(self) -> None:
+        self._woken.set()
 
 
 class VirtualClock:

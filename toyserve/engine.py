@@ -52,6 +52,8 @@ class Engine:
         self._num_added = 0
         self._executing = False
         self._late_aborts: list[tuple[str, FinishReason]] = []
+        self._block_events: list[BlockEvent] = []  # of the step that runs, until it is recorded
+        self.served_by: str | None = None  # a server's address: its thread alone may turn the crank
         self.on_step: list[Callable[[StepRecord], None]] = []
         self._step_clock = StepClock(self.clock)
         scheduler.attach(kv, self.policy, self._step_clock)
@@ -71,8 +73,9 @@ class Engine:
             return None
         if self.check:
             check_plan(plan, self.scheduler)
-        block_events = self.kv.drain_events()
+        self._block_events += self.kv.drain_events()  # kept, should the runner raise now
         result = self._execute(plan)
+        block_events, self._block_events = self._block_events, []
         self._step_clock.tick()
         finished = self.scheduler.update_from_output(plan, result)
         return self._record(start_time, plan, finished, block_events)
@@ -87,10 +90,13 @@ class Engine:
 
     def restart(self) -> None:
         """Begin a new recording at time 0, KV memory as it is. Raises while requests run."""
+        if self.served_by is not None:
+            raise ValueError(f"this engine works for the server at {self.served_by}: stop it first")
         if self.requests:
             raise ValueError(f"{len(self.requests)} requests are unfinished: abort them first")
         self.recording.close()
         self.kv.drain_events()  # what was given back after the last step belongs to the old one
+        self._block_events = []
         announce_cached = getattr(self.kv, "announce_cached", None)
         if announce_cached:
             announce_cached()
