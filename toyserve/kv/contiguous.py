@@ -77,7 +77,7 @@ class ContiguousKV:
             return True
         if new > self.num_free_blocks - keep_free:
             return False
-        start = self._end(request) if request.block_table else self._first_fit(new)
+        start = self._end(request) if request.block_table else self.first_fit(new)
         if start is None or start + new > self.num_blocks:
             return False
         if any(owner is not None for owner in self.owners[start : start + new]):
@@ -90,7 +90,8 @@ class ContiguousKV:
         self.num_free_blocks -= new
         return True
 
-    def _first_fit(self, num_blocks: int) -> int | None:
+    def first_fit(self, num_blocks: int) -> int | None:
+        """Where a new slab begins: the first hole that is large enough; None if there is none."""
         return next((start for start, length in self.holes() if length >= num_blocks), None)
 
     def _end(self, request: Request) -> int:
