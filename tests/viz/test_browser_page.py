@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from course.test_browser import Watch
+from browser_for_tests import Watch, chromium, needs_browser, playwright
 from test_widget_data import a_run
 
 from toyserve.viz import why
 from toyserve.viz.page import to_html
 
-playwright = pytest.importorskip("playwright.sync_api")
-CHROMIUM = os.environ.get("TOYSERVE_CHROMIUM") or shutil.which("chromium")
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(not CHROMIUM, reason="no chromium here (TOYSERVE_CHROMIUM names one)"),
-]
+pytestmark = needs_browser
 MODEL = "name => window.toyserve.model.get(name)"
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as tool:
-        started = tool.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
-        )
+    with chromium() as started:
         yield started
-        started.close()
 
 
 def opened(browser: Any, path: Path, **options: Any) -> tuple[Any, Watch]:
