@@ -106,7 +106,7 @@ class LLM:
         self.policy = make_policy(policy)
         self.device, self.dtype = pick_device(device), None
         self.dtype = pick_dtype(dtype, self.device)
-        config, weights, source = load_checkpoint(model)
+        config, weights, self.source = load_checkpoint(model)  # a folder, or a hub name
         self.config = config
         self.max_model_len = check_max_model_len(max_model_len, config.n_positions)
         self.kv = make_kv(
@@ -116,7 +116,7 @@ class LLM:
             max_model_len=self.max_model_len,
             prefix_caching=prefix_caching,
         )
-        self.tokenizer = Tokenizer.load(source)
+        self.tokenizer = Tokenizer.load(self.source)
         self.model = GPT2(config, weights, self.device, self.dtype)
         pool = KVPool(
             config.n_layer,
@@ -186,10 +186,10 @@ class LLM:
         """
         params = params or SamplingParams(temperature=0.0)
         requests = workload.requests_for_engine(
-            vocab_size=self.config.vocab_size, tokenize=self._token_ids
+            vocab_size=self.config.vocab_size, tokenize=self.token_ids
         )
         for request in requests:
-            self._token_ids(request.token_ids)  # raises on ids that the model has not
+            self.token_ids(request.token_ids)  # raises on ids that the model has not
         for request in requests:
             request.params = replace(
                 params, max_tokens=request.params.max_tokens, min_tokens=0, ignore_eos=True
@@ -263,14 +263,15 @@ class LLM:
             prompt_list, params_list, times, names, classes, strict=True
         ):
             request_id = f"r{self._num_requests}"
-            token_ids = self._token_ids(prompt)
+            token_ids = self.token_ids(prompt)
             requests.append(
                 Request(request_id, token_ids, param, time, user=user, priority=priority)
             )
             self._num_requests += 1
         return self._submit(requests)
 
-    def _token_ids(self, prompt: Prompt) -> list[int]:
+    def token_ids(self, prompt: Prompt) -> list[int]:
+        """A prompt as the model reads it; raises ValueError on ids that the model has not."""
         vocab_size = self.config.vocab_size
         if isinstance(prompt, str):
             prompt = self.tokenizer.encode(prompt)  # a tokenizer may know more than its model
