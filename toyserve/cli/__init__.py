@@ -28,6 +28,7 @@ _COMMANDS = (demo, run, lab, doctor)
 _ELSEWHERE: dict[str, tuple[tuple[str, ...], str]] = {
     "bench": (("toyserve.bench",), "measure this machine's engine, side by side with others"),
     "view": (("toyserve.view", "toyserve.viz.view"), "one recording as one HTML page"),
+    "serve": (("toyserve.server.command",), "a model behind OpenAI's API, with a dashboard"),
     "plan": (("toyserve.plan",), "how many requests a GPU can take, by the cost model"),
 }
 

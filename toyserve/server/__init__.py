@@ -1,0 +1,52 @@
+"""The live server: an LLM behind OpenAI's API, with metrics and a dashboard (extra [serve]).
+
+In a notebook or a program::
+
+    from toyserve import LLM
+    from toyserve.server import Server
+
+    with Server(LLM("toy", max_running=8)) as server:        # or server.start() … server.stop()
+        print(server.url)                                    # http://127.0.0.1:43210, the dashboard
+        client = openai.OpenAI(base_url=server.url + "/v1", api_key="none")
+        client.completions.create(model="toy", prompt="ROMEO:\\n", max_tokens=32)
+    server.recording                                         # what happened, for every picture
+
+``Server(llm, **options)``: the options are the fields of ``ServerConfig`` (host, port, api_key,
+max_queue, record, drain_time …). ``port=0``, the default, takes a free port. ``start()`` returns
+the server once clients can connect and raises ValueError if the port is taken;
+``stop(drain_time=…)`` ends streams properly and frees port and threads; both may be called again.
+While it runs, ``llm.generate`` raises. ``server.is_running``, ``server.health()`` and
+``server.gauges()`` say how it is.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from toyserve.server.config import ServerConfig
+    from toyserve.server.server import Server
+
+__all__ = ["Server", "ServerConfig"]
+
+_LAZY = {"Server": "toyserve.server.server", "ServerConfig": "toyserve.server.config"}
+EXTRA = ("fastapi", "uvicorn", "prometheus_client", "httpx", "pydantic", "starlette")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(load(_LAZY[name]), name)
+
+
+def load(module: str) -> Any:
+    """Import a part of the server, or say in one sentence how to install what it needs."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in EXTRA:
+            raise
+        raise ValueError(
+            f"the server needs the Python package {error.name!r}: pip install 'toyserve[serve]'"
+        ) from None
