@@ -1,4 +1,4 @@
-"""Servers for the tests: each is checked at its end for blocks, threads and ports it left behind."""
+"""Servers for the tests: each is checked at its end for what it left behind."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from toyserve.request import SamplingParams
 from toyserve.server.errors import ApiError
@@ -31,6 +31,17 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "skip_special_tokens": (True,),
 }
 
+
+def _well_formed(text: str) -> str:
+    """JSON can hold half a surrogate pair, which is no character and cannot be sent on."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError("the text holds half a surrogate pair, which is no character") from None
+    return text
+
+
+Text = Annotated[str, AfterValidator(_well_formed)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Natural = Annotated[int, Field(ge=0, le=1_000_000)]
 TokenIds = list[int]
@@ -50,20 +61,20 @@ class StreamOptions(_Body):
 class GenerationBody(_Body):
     """What completions and chat completions share."""
 
-    model: str | None = None
+    model: Text | None = None
     n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
     top_k: Annotated[int, Field(ge=-1, le=1_000_000)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
-    stop: str | Annotated[list[str], Field(max_length=16)] | None = None
+    stop: Text | Annotated[list[Text], Field(max_length=16)] | None = None
     stop_token_ids: Annotated[list[Natural], Field(max_length=64)] | None = None
     max_tokens: Count | None = None
     min_tokens: Natural | None = None
     ignore_eos: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: Annotated[str, Field(max_length=256)] | None = None
+    user: Annotated[Text, Field(max_length=256)] | None = None
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] | None = None
     ttft_target: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     tpot_target: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
@@ -109,7 +120,7 @@ class GenerationBody(_Body):
 class CompletionBody(GenerationBody):
     """A prompt, or several. Without max_tokens an answer has 16 tokens at most, as at OpenAI's."""
 
-    prompt: str | TokenIds | list[str] | list[TokenIds]
+    prompt: Text | TokenIds | list[Text] | list[TokenIds]
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     best_of: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
@@ -145,13 +156,13 @@ class CompletionBody(GenerationBody):
 
 class TextPart(_Body):
     type: Literal["text"]
-    text: str
+    text: Text
 
 
 class Message(_Body):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[TextPart] | None = None
-    name: Annotated[str, Field(max_length=64)] | None = None
+    content: Text | list[TextPart] | None = None
+    name: Annotated[Text, Field(max_length=64)] | None = None
 
     @property
     def text(self) -> str:
@@ -184,25 +195,25 @@ class ChatBody(GenerationBody):
 
 
 class TokenizeBody(_Body):
-    prompt: str
-    model: str | None = None
+    prompt: Text
+    model: Text | None = None
 
 
 class DetokenizeBody(_Body):
     tokens: list[int]
-    model: str | None = None
+    model: Text | None = None
 
 
 class BurstBody(_Body):
     """The dashboard's form: ``count`` requests at once, whose answers are shown on the page."""
 
-    prompt: str
+    prompt: Text
     count: Annotated[int, Field(ge=1, le=1_000)] = 1
     max_tokens: Count = 64
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
-    user: Annotated[str, Field(max_length=256)] = "dashboard"
+    user: Annotated[Text, Field(max_length=256)] = "dashboard"
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
 
 
 class AbortBody(_Body):
-    request_id: str
+    request_id: Text
