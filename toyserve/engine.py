@@ -13,7 +13,7 @@ from toyserve.recording import Recording, StepRecord
 from toyserve.request import FinishReason, Request, RequestStatus
 from toyserve.runners.runner import Runner
 from toyserve.schedulers.base import Scheduler
-from toyserve.schedulers.check import check_plan
+from toyserve.schedulers.check import check_plan, check_tables
 from toyserve.schedulers.output import SchedulerOutput, StepResult
 
 
@@ -45,14 +45,18 @@ class Engine:
         self.recording = recording if recording is not None else Recording()
         self.recording.meta = _describe(self) | self.recording.meta
         own = all(type(part).__module__.startswith("toyserve.") for part in (scheduler, kv))
+        if check not in (None, True, False):
+            raise ValueError(f"check is {check!r}: it must be True, False or None")
         self.check = not own if check is None else check
         self.requests: dict[str, Request] = {}  # unfinished, by id
         # Still to come: a heap of (arrival time, number, request); the number keeps ties in order.
         self.arrivals: list[tuple[float, int, Request]] = []
         self._num_added = 0
+        self._in_step = False  # stays True when a step ends in an error
         self._executing = False
+        self._num_tokenless_steps = 0  # in a row
+        self._block_events: list[BlockEvent] = []  # since the last step that was recorded
         self._late_aborts: list[tuple[str, FinishReason]] = []
-        self._block_events: list[BlockEvent] = []  # of the step that runs, until it is recorded
         self.served_by: str | None = None  # a server's address: its thread alone may turn the crank
         self.on_step: list[Callable[[StepRecord], None]] = []
         self._step_clock = StepClock(self.clock)
@@ -62,23 +66,17 @@ class Engine:
 
     def step(self) -> StepRecord | None:
         """Schedule, execute, update, record. None when there was nothing to run yet."""
-        start_time = self._step_clock.tick()
-        self._queue_arrivals(start_time)
+        start_time = self._begin()
         plan = self.scheduler.schedule()
-        if self.check and not isinstance(plan, SchedulerOutput):
-            name = type(self.scheduler).__name__
-            raise ValueError(f"{name}.schedule() returned {plan!r}: it must return its plan")
+        if self.check:
+            check_plan(plan, self.scheduler)
         if plan.is_empty:
             self._wait(plan)
             return None
-        if self.check:
-            check_plan(plan, self.scheduler)
-        self._block_events += self.kv.drain_events()  # kept, should the runner raise now
         result = self._execute(plan)
-        block_events, self._block_events = self._block_events, []
         self._step_clock.tick()
         finished = self.scheduler.update_from_output(plan, result)
-        return self._record(start_time, plan, finished, block_events)
+        return self._record(start_time, plan, finished)
 
     def run(self, requests: Iterable[Request] = ()) -> Recording:
         """Serve ``requests``, each from its arrival time on, until all have ended."""
@@ -117,10 +115,11 @@ class Engine:
         """Queue a request, at once or from its arrival time on.
 
         False if it can never run here: it has then ended as refused and ``error`` says why.
-        Raises ValueError if an unfinished request has the same id.
+        Raises ValueError if a request of the same id is in the recording already.
         """
-        if request.request_id in self.requests:
-            raise ValueError(f"request id {request.request_id!r} is already in use")
+        if request.request_id in self.recording.records:
+            state = "in use" if request.request_id in self.requests else "in this recording"
+            raise ValueError(f"request id {request.request_id!r} is already {state}")
         if self.max_model_len is not None:
             request.max_num_tokens = min(request.max_num_tokens, self.max_model_len)
         self.recording.add_request(request)
@@ -155,6 +154,8 @@ class Engine:
         self.scheduler.abort(request, reason)
         self.runner.forget(request)
         self.recording.end_request(request)
+        if not self.requests:
+            self._in_step = False  # whatever a failed step left half done is gone with them
         return True
 
     def _refusal(self, request: Request) -> str | None:
@@ -170,7 +171,21 @@ class Engine:
 
     # -- the parts of a step --------------------------------------------------------------------
 
+    def _begin(self) -> float:
+        if self._in_step:
+            raise RuntimeError(
+                f"an earlier step ended in an error, so the KV of its {len(self.requests)} "
+                f"requests may be half written: abort() them, then the engine serves on"
+            )
+        self._in_step = True
+        now = self._step_clock.tick()
+        while self.arrivals and self.arrivals[0][0] <= now:
+            self.scheduler.add(heapq.heappop(self.arrivals)[2])
+        return now
+
     def _execute(self, plan: SchedulerOutput) -> StepResult:
+        self._block_events += self.kv.drain_events()
+        self._check_progress(plan)
         if not plan.has_work:
             return StepResult()
         self._executing = True
@@ -179,22 +194,29 @@ class Engine:
         finally:
             self._executing = False
 
-    def _queue_arrivals(self, now: float) -> None:
-        while self.arrivals and self.arrivals[0][0] <= now:
-            self.scheduler.add(heapq.heappop(self.arrivals)[2])
+    def _check_progress(self, plan: SchedulerOutput) -> None:
+        """Steps that only pause somebody come to an end when everybody is paused."""
+        if plan.num_scheduled_tokens:
+            self._num_tokenless_steps = 0
+            return
+        self._num_tokenless_steps += 1
+        if self._num_tokenless_steps > len(self.requests) + 1:
+            raise RuntimeError(
+                f"{type(self.scheduler).__name__}.schedule() has planned no token for "
+                f"{self._num_tokenless_steps} steps, it only preempts: its {len(self.requests)} "
+                f"requests would wait for ever"
+            )
 
     def _record(
-        self,
-        start_time: float,
-        plan: SchedulerOutput,
-        finished: list[Request],
-        block_events: list[BlockEvent],
+        self, start_time: float, plan: SchedulerOutput, finished: list[Request]
     ) -> StepRecord:
         for request in finished:
             del self.requests[request.request_id]
             self.runner.forget(request)
         if self.check:
+            check_tables(self.scheduler)
             self.scheduler.check_integrity()
+        block_events, self._block_events = self._block_events, []
         record = self.recording.add_step(
             start_time,
             self._step_clock.now(),
@@ -205,6 +227,7 @@ class Engine:
             block_events,
             self.kv.drain_events(),
         )
+        self._in_step = False
         while self._late_aborts:
             self.abort(*self._late_aborts.pop())
         for callback in self.on_step:
@@ -213,14 +236,21 @@ class Engine:
 
     def _wait(self, plan: SchedulerOutput) -> None:
         """Nothing can run: sleep until the next arrival, or until the scheduler asks for."""
+        self._in_step = False
+        name, now = type(self.scheduler).__name__, self._step_clock.now()
         times = [plan.wait_until] if plan.wait_until is not None else []
+        if plan.wait_until is not None and plan.wait_until <= now:
+            raise RuntimeError(
+                f"{name}.schedule() planned nothing and asks to be called at {plan.wait_until} s, "
+                f"which is past: it is {now} s, so it would be called for ever"
+            )
         if self.arrivals:
             times.append(self.arrivals[0][0])
         if times:
             self.clock.wait_until(min(times))
         elif self.requests:
             raise RuntimeError(
-                f"{type(self.scheduler).__name__}.schedule() planned nothing while "
+                f"{name}.schedule() planned nothing while "
                 f"{len(self.scheduler.waiting)} requests wait and {len(self.scheduler.running)} "
                 f"run, with {self.kv.num_free_blocks} of {self.kv.num_blocks} blocks free: they "
                 f"would wait for ever"

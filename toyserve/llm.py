@@ -18,6 +18,7 @@ from toyserve.llm_arguments import (
     Prompt,
     as_prompts,
     check_max_model_len,
+    check_seed,
     host_blocks,
     one_each,
     pick_device,
@@ -104,6 +105,7 @@ class LLM:
             num_host_blocks=num_host_blocks,
         )
         self.policy = make_policy(policy)
+        check_seed(seed)
         self.device, self.dtype = pick_device(device), None
         self.dtype = pick_dtype(dtype, self.device)
         config, weights, self.source = load_checkpoint(model)  # a folder, or a hub name
@@ -126,7 +128,7 @@ class LLM:
             self.kv.block_size,
             self.device,
             self.dtype,
-            host_blocks(self.scheduler, self.kv, config, self.dtype),
+            host_blocks(self.scheduler, self.kv, config, self.dtype, self.device),
         )
         backend = make_attention(attention, pool)
         self.attention = "triton" if isinstance(backend, TritonAttention) else "torch"
@@ -182,7 +184,8 @@ class LLM:
     ) -> list[RequestOutput]:
         """Serve a workload at its arrival times, each answer exactly as long as it says.
 
-        params: how to sample (greedy by default); its lengths and stops are the workload's.
+        params: how to sample (greedy by default). Its ``max_tokens`` is the workload's; its stops
+        count only for requests whose answer length the workload leaves open.
         """
         params = params or SamplingParams(temperature=0.0)
         requests = workload.requests_for_engine(
@@ -190,13 +193,15 @@ class LLM:
         )
         for request in requests:
             self.token_ids(request.token_ids)  # raises on ids that the model has not
+        lens = workload.output_lens
         for request in requests:
-            request.params = replace(
-                params, max_tokens=request.params.max_tokens, min_tokens=0, ignore_eos=True
-            )
+            known = request.request_id in lens
+            length = {"max_tokens": request.params.max_tokens, "min_tokens": 0}
+            stops = {"ignore_eos": True, "stop": (), "stop_token_ids": ()} if known else {}
+            request.params = replace(params, **length, **stops)  # type: ignore[arg-type]
         self._restart()
         runner = self.engine.runner
-        self.engine.runner = self._timed(ScriptedLengths(self._torch_runner, workload.output_lens))
+        self.engine.runner = self._timed(ScriptedLengths(self._torch_runner, lens))
         try:
             return self._finish(self._submit(requests))
         finally:
@@ -226,6 +231,8 @@ class LLM:
     def _make_graphs(
         self, backend: AttentionBackend, cuda_graphs: bool | None
     ) -> DecodeGraphs | None:
+        if cuda_graphs not in (None, True, False):
+            raise ValueError(f"cuda_graphs is {cuda_graphs!r}: it must be True, False or None")
         if not isinstance(backend, TritonAttention):
             if cuda_graphs:
                 raise ValueError("cuda_graphs needs attention='triton', and this is 'torch'")
@@ -253,8 +260,11 @@ class LLM:
         priorities: int | Sequence[int] = 0,
     ) -> Answers:
         prompt_list = as_prompts(prompts)
-        params_list = one_each("params", params or SamplingParams(), len(prompt_list))
-        times = one_each("arrival_times", arrival_times or 0.0, len(prompt_list))
+        default = SamplingParams()
+        params_list = one_each("params", default if params is None else params, len(prompt_list))
+        times = one_each(
+            "arrival_times", 0.0 if arrival_times is None else arrival_times, len(prompt_list)
+        )
         names = one_each("users", users, len(prompt_list))
         classes = one_each("priorities", priorities, len(prompt_list))
         self._restart()

@@ -96,6 +96,12 @@ class Request:
             is_number(arrival_time) and arrival_time >= 0,
             f"arrival_time is {arrival_time!r}: it must be 0 or more seconds",
         )
+        require(isinstance(user, str), f"user is {user!r}: it must be a name")
+        for name, target in (("ttft_target", ttft_target), ("tpot_target", tpot_target)):
+            require(
+                target is None or (is_number(target) and target > 0),
+                f"{name} is {target!r}: it must be above 0 seconds",
+            )
         self.request_id = request_id
         self.token_ids = list(prompt_token_ids)  # prompt, then what was generated
         self.num_prompt_tokens = len(prompt_token_ids)

@@ -31,6 +31,7 @@ class Answers:
         self.engine, self.tokenizer, self.requests = engine, tokenizer, requests
         self._index = {r.request_id: i for i, r in enumerate(requests)}
         self._texts = [IncrementalText(r.params.stop or ()) for r in requests]
+        self._open = {r.request_id for r in requests if not r.is_finished}  # no last delta yet
 
     def text_of(self, request: Request) -> str:
         return self._texts[self._index[request.request_id]].text
@@ -44,17 +45,23 @@ class Answers:
             for request in self.requests:
                 if request.is_finished:  # refused on arrival
                     yield self._delta(request, "", [])
-            while self.engine.has_unfinished:
+            while self._open:
                 step = self.engine.step()
                 if step is not None:
                     yield from self._news(step)
+                for request_id in self._open - self.engine.requests.keys():  # aborted by others
+                    index = self._index[request_id]
+                    self._open.discard(request_id)
+                    yield self._delta(self.requests[index], self._texts[index].flush(), [])
         finally:
             for request in self.requests:
                 self.engine.abort(request.request_id)
 
     def _news(self, step: StepRecord) -> Iterator[StreamDelta]:
         for request_id in step.num_scheduled_tokens:
-            index = self._index[request_id]
+            index = self._index.get(request_id)
+            if index is None:
+                continue  # not ours
             request, text = self.requests[index], self._texts[index]
             if request.num_output_tokens == text.num_tokens:
                 continue  # in the middle of its prompt
@@ -65,6 +72,8 @@ class Answers:
             piece = text.push(token_bytes, final=last)
             if text.stopped:
                 self._stop(request)
+            if request.is_finished:
+                self._open.discard(request_id)
             yield self._delta(request, piece, [token_id])
 
     def _stop(self, request: Request) -> None:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 import numpy as np
 
 from toyserve.request import Request, SamplingParams
+from toyserve.sampling_params import is_number
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,15 @@ class WorkloadRequest:
                 raise ValueError(f"request {self.request_id!r}: {message}")
 
         require(
-            math.isfinite(self.arrival_time) and self.arrival_time >= 0,
+            is_number(self.arrival_time) and self.arrival_time >= 0,
             f"arrival_time is {self.arrival_time!r}: it must be 0 or more seconds",
         )
+        for name in ("ttft_target", "tpot_target"):
+            target = getattr(self, name)
+            require(
+                target is None or (is_number(target) and target > 0),
+                f"{name} is {target!r}: it must be above 0 seconds",
+            )
         if self.prompt is not None and not isinstance(self.prompt, str):
             object.__setattr__(self, "prompt", tuple(self.prompt))
             require(

@@ -15,7 +15,7 @@ from toyserve.kv.manager import (
     blocks_for,
     check_table,
     pool_refusal,
-    whole_number,
+    pool_size,
 )
 from toyserve.request import Request
 
@@ -27,10 +27,9 @@ class ContiguousKV:
     """
 
     def __init__(self, num_blocks: int, block_size: int = 16) -> None:
-        self.num_blocks = whole_number("num_blocks", num_blocks)
-        self.block_size = whole_number("block_size", block_size)
-        self.owners: list[Request | None] = [None] * num_blocks
-        self.num_free_blocks = num_blocks
+        self.num_blocks, self.block_size = pool_size(num_blocks, block_size)
+        self.owners: list[Request | None] = [None] * self.num_blocks
+        self.num_free_blocks = self.num_blocks
         self.events: list[BlockEvent] = []
 
     # -- what fragmentation is ------------------------------------------------------------------

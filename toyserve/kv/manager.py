@@ -10,16 +10,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from numbers import Integral
 from typing import Literal, NamedTuple, Protocol
 
 from toyserve.request import Request
 
+# The books are lists with an entry per block. Real pools have some ten thousand blocks.
+MAX_BLOCKS = 10_000_000
+
 
 def whole_number(name: str, value: object, *, at_least: int = 1) -> int:
-    """``value``, or ValueError unless it is a whole number and no less than ``at_least``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+    """``value`` (a numpy integer as Python's own), or ValueError unless it is a whole number and no
+    less than ``at_least``."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < at_least:
         raise ValueError(f"{name} is {value!r}: it must be a whole number, at least {at_least}")
-    return value
+    return int(value)
+
+
+def pool_size(num_blocks: object, block_size: object) -> tuple[int, int]:
+    """Both as whole numbers, or ValueError."""
+    blocks = whole_number("num_blocks", num_blocks)
+    if blocks > MAX_BLOCKS:
+        raise ValueError(f"num_blocks is {blocks}: the books hold {MAX_BLOCKS} at most")
+    return blocks, whole_number("block_size", block_size)
 
 
 class BlockEvent(NamedTuple):
@@ -85,10 +98,9 @@ class BlockPool:
     """The free list and the event log, shared by the managers (composed, not inherited)."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
-        self.num_blocks = whole_number("num_blocks", num_blocks)
-        self.block_size = whole_number("block_size", block_size)
+        self.num_blocks, self.block_size = pool_size(num_blocks, block_size)
         # A stack: the block freed last is warm in the CPU's cache. Lowest numbers come out first.
-        self.free_blocks = list(range(num_blocks - 1, -1, -1))
+        self.free_blocks = list(range(self.num_blocks - 1, -1, -1))
         self.events: list[BlockEvent] = []
 
     @property

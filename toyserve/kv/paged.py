@@ -24,11 +24,12 @@ class PagedKV:
     def __init__(
         self, num_blocks: int, block_size: int = 16, *, prefix_caching: bool = False
     ) -> None:
-        self.num_blocks = num_blocks
-        self.block_size = block_size
+        if not isinstance(prefix_caching, bool):
+            raise ValueError(f"prefix_caching is {prefix_caching!r}: it must be True or False")
         self.prefix_caching = prefix_caching
         self.sharing = SharingPool(num_blocks, block_size) if prefix_caching else None
         self.pool = self.sharing or BlockPool(num_blocks, block_size)
+        self.num_blocks, self.block_size = self.pool.num_blocks, self.pool.block_size
 
     @property
     def num_free_blocks(self) -> int:

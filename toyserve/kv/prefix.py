@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from toyserve.kv.manager import BlockEvent, KVIntegrityError, check_table, whole_number
+from toyserve.kv.manager import BlockEvent, KVIntegrityError, check_table, pool_size
 from toyserve.request import Request
 
 
@@ -47,11 +47,10 @@ class SharingPool:
         block_size: int,
         hash_block: Callable[[int, tuple[int, ...]], int] = hash_block,
     ) -> None:
-        self.num_blocks = whole_number("num_blocks", num_blocks)
-        self.block_size = whole_number("block_size", block_size)
+        self.num_blocks, self.block_size = pool_size(num_blocks, block_size)
         self.hash_block = hash_block
-        self.free_blocks = list(range(num_blocks - 1, -1, -1))
-        self.ref_counts = [0] * num_blocks
+        self.free_blocks = list(range(self.num_blocks - 1, -1, -1))
+        self.ref_counts = [0] * self.num_blocks
         self.by_name: dict[int, CachedBlock] = {}
         self.by_block: dict[int, CachedBlock] = {}
         self.unused: OrderedDict[int, None] = OrderedDict()  # least recently used first

@@ -36,6 +36,13 @@ class IncrementalText:
         self.text += text
         return text
 
+    def flush(self) -> str:
+        """Nothing follows after all: what was held back, an incomplete character as U+FFFD."""
+        text = "" if self.stopped else self._held + self._decoder.decode(b"", final=True)
+        self._held = ""
+        self.text += text
+        return text
+
     def _possible_stop(self, text: str) -> int:
         """Length of the longest end of ``text`` with which some stop string begins."""
         longest = 0

@@ -5,10 +5,10 @@ Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024 (the Virtua
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 
 from toyserve.request import Request
+from toyserve.sampling_params import is_number
 
 
 class FairShare:
@@ -30,6 +30,8 @@ class FairShare:
         prompt_cost: float = 1.0,
         answer_cost: float = 2.0,
     ) -> None:
+        if weights is not None and not isinstance(weights, Mapping):
+            raise ValueError(f"weights is {weights!r}: it must be a map from user to weight")
         self.weights = dict(weights or {})
         for user, weight in self.weights.items():
             _check_positive(f"the weight of user {user!r}", weight)
@@ -74,5 +76,5 @@ class FairShare:
 
 
 def _check_positive(name: str, value: float) -> None:
-    if not 0 < value < math.inf:
+    if not (is_number(value) and value > 0):
         raise ValueError(f"{name} is {value!r}: it must be above 0 and finite")

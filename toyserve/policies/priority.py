@@ -23,7 +23,7 @@ class Priority:
     """
 
     def __init__(self, aging: float = 60.0, *, displacing: bool = True) -> None:
-        if not aging > 0:
+        if isinstance(aging, bool) or not isinstance(aging, int | float) or not aging > 0:
             raise ValueError(f"aging is {aging!r}: it must be above 0 seconds (math.inf: none)")
         self.aging = aging
         self.displacing = displacing

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from toyserve.policies.fcfs import FCFS
 from toyserve.policies.policy import Hooks, Policy
 from toyserve.request import Request
+from toyserve.sampling_params import is_int, is_number
 
 
 @dataclass(frozen=True)
@@ -28,14 +29,14 @@ class Quota:
     def __post_init__(self) -> None:
         for name in ("max_running", "max_kv_blocks"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not value >= 1 or value % 1):
+            if value is not None and not (is_int(value) and value >= 1):
                 raise ValueError(
                     f"{name} is {value!r}: a quota must be a whole number, at least 1, or no "
                     f"request of that user could ever run"
                 )
         for name in ("tokens_per_second", "burst"):
             value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
+            if value is not None and not (is_number(value) and value > 0):
                 raise ValueError(f"{name} is {value!r}: it must be above 0 and finite")
 
     @property
@@ -69,6 +70,11 @@ class Quotas:
         default: Quota | None = None,
         block_size: int = 16,
     ) -> None:
+        if not isinstance(quotas, Mapping):
+            raise ValueError(f"quotas is {quotas!r}: it must be a map from user to Quota")
+        for user, quota in quotas.items():
+            if not isinstance(quota, Quota):
+                raise ValueError(f"the quota of user {user!r} is {quota!r}: it must be a Quota(…)")
         self.quotas, self.default = dict(quotas), default or Quota()
         self.policy: Policy = policy if policy is not None else FCFS()
         self.block_size = block_size

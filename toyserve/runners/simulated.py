@@ -34,7 +34,7 @@ class SimulatedRunner:
         return result
 
     def forget(self, request: Request) -> None:
-        self.output_lens.pop(request.request_id, None)
+        """Nothing is kept per request."""
 
 
 class ScriptedLengths:
@@ -57,5 +57,4 @@ class ScriptedLengths:
         return result
 
     def forget(self, request: Request) -> None:
-        self.output_lens.pop(request.request_id, None)
         self.runner.forget(request)

@@ -21,6 +21,7 @@ from toyserve.kv.manager import KVManager, whole_number
 from toyserve.kv.swap import SwapSpace
 from toyserve.policies import Hooks, Policy
 from toyserve.request import FinishReason, Request, RequestStatus
+from toyserve.sampling_params import is_number
 from toyserve.schedulers.output import SchedulerOutput, StepResult
 
 # What becomes of a paused request's KV: thrown away and computed again, or kept on the host.
@@ -50,7 +51,7 @@ class Scheduler:
         preemption: Preemption = "recompute",
         num_host_blocks: int = 0,
     ) -> None:
-        if not 0 <= watermark < 1:
+        if not (is_number(watermark) and 0 <= watermark < 1):
             raise ValueError(
                 f"watermark is {watermark!r}: it is the share of blocks to keep free when "
                 f"admitting, at least 0 and below 1"

@@ -1,7 +1,8 @@
-"""Is a plan one that a runner could execute? Asked of schedulers that come from a notebook cell."""
+"""Could a runner execute this plan on this memory? Asked of parts from a notebook cell."""
 
 from __future__ import annotations
 
+from toyserve.kv.manager import KVIntegrityError, check_table
 from toyserve.request import Request, RequestStatus
 from toyserve.schedulers.base import Scheduler
 from toyserve.schedulers.output import SchedulerOutput
@@ -10,6 +11,8 @@ from toyserve.schedulers.output import SchedulerOutput
 def check_plan(plan: SchedulerOutput, scheduler: Scheduler) -> None:
     """Raise ValueError, in words for the scheduler's author, on the first thing that is wrong."""
     name = f"{type(scheduler).__name__}.schedule()"
+    if not isinstance(plan, SchedulerOutput):
+        raise ValueError(f"{name} returned {plan!r}: it must return its plan")
     if len(scheduler.running) > scheduler.max_running:
         raise ValueError(
             f"{name} lets {len(scheduler.running)} requests run; max_running is "
@@ -23,6 +26,31 @@ def check_plan(plan: SchedulerOutput, scheduler: Scheduler) -> None:
     total = sum(plan.num_scheduled_tokens.values())
     if budget is not None and total > budget:
         raise ValueError(f"{name} plans {total} tokens in one step; token_budget is {budget}")
+
+
+def check_tables(scheduler: Scheduler) -> None:
+    """Raise KVIntegrityError unless every block in a table exists and has one holder.
+
+    The manager's own ``check_integrity`` knows more, but a learner's may know nothing. A manager
+    that shares blocks (it has ``publish``) may well list one twice.
+    """
+    kv = scheduler.kv
+    shares = hasattr(kv, "publish") and getattr(kv, "prefix_caching", True)
+    holder: dict[int, Request] = {}
+    for request in scheduler.holders():
+        check_table(request, kv.block_size)
+        for block in request.block_table:
+            if not 0 <= block < kv.num_blocks:
+                raise KVIntegrityError(
+                    f"block {block} is in the table of {request.request_id!r}: the pool's blocks "
+                    f"are 0 to {kv.num_blocks - 1}"
+                )
+            first = holder.setdefault(block, request)
+            if not shares and (first is not request or request.block_table.count(block) > 1):
+                raise KVIntegrityError(
+                    f"block {block} is in the tables of {first.request_id!r} and "
+                    f"{request.request_id!r}: each would overwrite the other's KV"
+                )
 
 
 def _problem(request: Request, num_tokens: int) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from toyserve.request import FinishReason, Request, RequestStatus
+from toyserve.sampling_params import is_number
 from toyserve.schedulers.base import Scheduler
 from toyserve.schedulers.output import SchedulerOutput, StepResult
 
@@ -16,7 +17,7 @@ class StaticScheduler(Scheduler):
 
     def __init__(self, max_running: int = 8, *, max_wait: float = 0.0) -> None:
         super().__init__(max_running)
-        if not max_wait >= 0:
+        if not (is_number(max_wait) and max_wait >= 0):
             raise ValueError(f"max_wait is {max_wait!r}: it must be 0 or more seconds")
         self.max_wait = max_wait
         self.batch: list[Request] = []
@@ -28,7 +29,7 @@ class StaticScheduler(Scheduler):
         else:
             for request in self.batch:
                 if request.status is RequestStatus.RUNNING:
-                    plan.num_scheduled_tokens[request] = 1
+                    plan.num_scheduled_tokens[request] = request.num_uncomputed_tokens
                 else:
                     plan.num_padded_tokens[request] = 1
             plan.waiting_for = "batch" if self.waiting else None
@@ -46,13 +47,16 @@ class StaticScheduler(Scheduler):
             # Nobody can be preempted out of a static batch, so all of the answer's room is claimed.
             if not self.admit(plan, request, whole_answer=True) or request is None:
                 break
-            self.batch.append(request)
         longest = max(plan.num_scheduled_tokens.values(), default=0)
         for request, num_tokens in plan.num_scheduled_tokens.items():
             if num_tokens < longest:
                 plan.num_padded_tokens[request] = longest - num_tokens
         if self.waiting and plan.waiting_for is None:
             plan.waiting_for = "batch"
+
+    def _enter(self, plan: SchedulerOutput, request: Request) -> None:
+        self.batch.append(request)  # first: it holds blocks from now on, whatever a policy raises
+        super()._enter(plan, request)
 
     def update_from_output(self, plan: SchedulerOutput, result: StepResult) -> list[Request]:
         finished = super().update_from_output(plan, result)
