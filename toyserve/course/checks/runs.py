@@ -1,0 +1,127 @@
+"""What most parts need: a case run through the real engine, and two runs compared in words.
+
+A case here is a dict such as
+
+    {"what": "two requests in one slot", "slots": 1,
+     "requests": [["A", 0.0, 4, 3], ["B", 0.0, 4, 2]]}       # id, arrival, prompt, answer
+
+with, where wanted, "blocks" and "block_size" of the KV memory, "gpu" and "model" of the cost model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from toyserve.clock import VirtualClock
+from toyserve.costs import cost_model
+from toyserve.course.checks.part import Case, Picture, Wrong
+from toyserve.engine import Engine
+from toyserve.kv import PagedKV
+from toyserve.recording import Recording
+from toyserve.runners import SimulatedRunner, TimedRunner
+from toyserve.workload_types import Workload, WorkloadRequest
+
+# A learner's endless schedule ends here; no case of the course needs as many.
+MAX_STEPS = 20_000
+
+
+def workload_of(case: Case) -> Workload:
+    """The requests of a case: ``[id, arrival, prompt, answer]``, and a dict of further fields."""
+    requests = []
+    for name, arrival, prompt, answer, *more in case["requests"]:
+        fields = more[0] if more else {}
+        requests.append(
+            WorkloadRequest(name, arrival, num_prompt_tokens=prompt, output_len=answer, **fields)
+        )
+    return Workload("case", tuple(requests))
+
+
+def serve(
+    case: Case, scheduler: Any, *, kv: Any = None, policy: Any = None, max_steps: int = MAX_STEPS
+) -> Recording:
+    """Run the case on the virtual clock until every request has ended.
+
+    Raises Wrong when after ``max_steps`` steps somebody is still unserved.
+    """
+    workload, clock = workload_of(case), VirtualClock()
+    costs = cost_model(case.get("gpu", "h100"), case.get("model", "llama-3-8b"))
+    runner = TimedRunner(SimulatedRunner(workload.output_lens), costs, clock)
+    memory = kv or PagedKV(case.get("blocks", 4000), case.get("block_size", 16))
+    engine = Engine(scheduler=scheduler, kv=memory, runner=runner, policy=policy, clock=clock)
+    for request in workload.requests_for_engine():
+        engine.add_request(request)
+    while engine.has_unfinished:
+        if engine.recording.num_steps >= max_steps:
+            raise Wrong(f"after {max_steps:,} steps {len(engine.requests)} requests wait still")
+        engine.step()
+    return engine.recording
+
+
+def same_schedule(case: Case, got: Any, expected: Any) -> None:
+    """Judge: the same requests run the same tokens in the same steps. Raises Wrong with both."""
+    from toyserve.viz.compare import first_difference
+
+    require_all_served(case, got)
+    step = first_difference([expected, got])
+    if step is not None:
+        raise Wrong(difference(expected, got), two_timelines(expected, got))
+
+
+def difference(expected: Recording, got: Recording) -> str:
+    """The first step whose decision differs, in words."""
+    from toyserve.viz.compare import compare
+
+    words = str(compare({"the expected schedule": expected, "yours": got}))
+    return words.split(" With yours instead")[0]
+
+
+def two_timelines(expected: Recording, got: Recording) -> Picture:
+    """The expected run above, the learner's below, from the first step that differs."""
+
+    def draw() -> Any:
+        from toyserve.viz.compare import compare
+
+        return compare({"expected": expected, "yours": got}).figure
+
+    return draw
+
+
+def one_timeline(got: Recording, title: str) -> Picture:
+    def draw() -> Any:
+        from toyserve.viz import timeline
+
+        return timeline(got, title=title)
+
+    return draw
+
+
+def require_all_served(case: Case, got: Any) -> Recording:
+    """A whole run of the case's own requests, nobody's answer cut or lengthened. Raises Wrong."""
+    if not isinstance(got, Recording):
+        raise Wrong("no run of the engine came back")
+    for name, _, prompt, answer, *_ in case["requests"]:
+        record = got.requests.get(name)
+        if record is None or record.num_prompt_tokens != prompt or record.max_tokens != answer:
+            raise Wrong(f"request {name} is not in the run as it was asked for")
+        if len(record.token_times) != answer:
+            raise Wrong(f"request {name} got {len(record.token_times)} of its {answer} tokens")
+    return got
+
+
+def require_number(got: Any, what: str) -> float:
+    """A number, and not True or a text. Raises Wrong."""
+    if isinstance(got, bool) or not isinstance(got, int | float):
+        raise Wrong(f"{what} must be a number; yours is {got!r}")
+    return got
+
+
+def close(got: Any, expected: float, what: str, *, rel: float = 0.01, unit: str = "") -> None:
+    """Judge one number: within ``rel`` of the truth, else which way it is off. Raises Wrong."""
+    number = require_number(got, what)
+    if abs(number - expected) > rel * abs(expected) + 1e-12:
+        way = "too high" if number > expected else "too low"
+        raise Wrong(f"{what} is {way}: {number:g}{' ' + unit if unit else ''}")
+
+
+Observe = Callable[..., Any]

@@ -1,0 +1,221 @@
+"""The cells of an exercise, run in this process: for the author's own code, never for a submission.
+
+The builder takes from here what the solution gives, and the tests of the course what a planted
+answer gets. A class's submissions go through ``toyserve.course.grading``, each in its own process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import linecache
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nbformat import NotebookNode
+
+from toyserve.course.checks.examine import LIMIT, Outcome, crash_sentence, judge, observe
+from toyserve.course.checks.limits import TimeIsUp, time_limit
+from toyserve.course.checks.part import Case, Exercise, Part
+from toyserve.course.checks.plain import canonical, pack, unpack
+from toyserve.course.exercise import hidden_tests, marked_cells, with_seed
+
+CELL_LIMIT = 20.0  # seconds for one cell
+# A part's key, the namespace when its check cell is reached, the code of its hidden tests.
+OnPart = Callable[[str, dict[str, Any], str], None]
+
+
+@dataclass
+class Seen:
+    """Of one part: its cases, visible and hidden, and what was observed of each (packed)."""
+
+    visible: list[tuple[Case, dict[str, Any]]] = field(default_factory=list)
+    hidden: list[tuple[Case, dict[str, Any]]] = field(default_factory=list)
+
+
+def run_cell(source: str, namespace: dict[str, Any], name: str) -> str | None:
+    """Run one cell as a notebook would. Returns None, or in words why it stopped."""
+    filename = f"<{name}>"
+    lines = source.splitlines(keepends=True)
+    linecache.cache[filename] = (len(source), None, lines, filename)
+    try:
+        quiet = contextlib.redirect_stdout(io.StringIO())
+        with warnings.catch_warnings(), quiet, time_limit(CELL_LIMIT):
+            warnings.simplefilter("ignore")
+            exec(compile(source, filename, "exec"), namespace)
+    except TimeIsUp:
+        return f"the cell had not ended after {CELL_LIMIT:.0f} seconds"
+    except NotImplementedError:
+        return "it is still to be written"
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return crash_sentence(error)
+    return None
+
+
+def walk(
+    notebook: NotebookNode,
+    seed: int,
+    on_part: OnPart,
+    on_answer: Callable[[str, dict[str, Any]], None] | None = None,
+) -> dict[str, str]:
+    """Run the notebook's code top to bottom; at each check cell call ``on_part`` instead.
+
+    on_part gets the part's key, the namespace as it is then, and the hidden tests' code; on_answer
+    is called before an answer cell runs. Returns why answer cells stopped, by part. Raises
+    RuntimeError when a given cell does.
+    """
+    stopped: dict[str, str] = {}
+    namespace: dict[str, Any] = {"__name__": "__main__", "check": _no_check}
+    for number, (cell, role) in enumerate(marked_cells(notebook)):
+        if cell.cell_type != "code":
+            continue
+        if role.kind == "check":
+            assert role.key is not None
+            on_part(role.key, namespace, hidden_tests(cell.source))
+            continue
+        if on_answer and role.kind == "answer" and role.key:
+            on_answer(role.key, namespace)
+        problem = run_cell(with_seed(cell.source, seed), namespace, f"{role.kind} {number}")
+        if problem and role.kind == "given":
+            raise RuntimeError(f"a given cell stopped: {problem}\n{cell.source}")
+        if problem and role.key:
+            stopped[role.key] = problem
+    return stopped
+
+
+def _no_check(*_: Any, **__: Any) -> None:
+    """Stands for ``check`` while the author's cells run: the walk looks at the parts itself."""
+
+
+def hidden_cases(code: str, key: str, namespace: Mapping[str, Any]) -> list[Case]:
+    """The cases that the hidden tests of a part name. Raises ValueError for more than one call."""
+    calls: list[list[Case]] = []
+
+    def collect(called: str, cases: Sequence[Case], **_: Any) -> None:
+        if called != key:
+            raise ValueError(f"the hidden tests of {key} check {called}")
+        calls.append(list(cases))
+
+    if not code.strip():
+        return []
+    exec(compile(code, f"<hidden tests {key}>", "exec"), {**namespace, "check": collect})
+    if len(calls) != 1:
+        raise ValueError(
+            f"the hidden tests of {key} call check {len(calls)} times: once it must be"
+        )
+    return calls[0]
+
+
+def look(
+    exercise: Exercise,
+    notebook: NotebookNode,
+    seed: int = 0,
+    *,
+    hidden: Mapping[str, list[Case]] | None = None,
+    limit: float = LIMIT,
+) -> tuple[dict[str, Seen], dict[str, str]]:
+    """Everything there is to see of every part. hidden: the cases, where the notebook has none.
+
+    Returns what was seen, and why answer cells stopped.
+    """
+    seen: dict[str, Seen] = {}
+
+    def on_part(key: str, namespace: dict[str, Any], code: str) -> None:
+        cases = hidden_cases(code, key, namespace) if hidden is None else hidden.get(key, [])
+        seen[key] = see(exercise.part(key), seed, namespace, cases, limit)
+
+    stopped = walk(notebook, seed, on_part)
+    return seen, stopped
+
+
+def see(
+    part: Part, seed: int, namespace: Mapping[str, Any], hidden: Sequence[Case], limit: float
+) -> Seen:
+    """One part's visible and hidden cases, observed."""
+    entry = Seen()
+    for cases, into in ((part.cases_for(seed), entry.visible), (hidden, entry.hidden)):
+        for case in cases:
+            into.append((case, observe(part, namespace, case, limit)))
+            if "failed" in into[-1][1]:
+                return entry  # an endless answer would be endless in every case
+    return entry
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What the solution gives for one seed: the yardstick for everybody with that seed."""
+
+    seed: int
+    hidden: dict[str, list[Case]]
+    data: dict[tuple[str, str], Any]  # (part, canonical case) → packed
+
+    def expected(self, part: Part, case: Case) -> Any:
+        """Unpacked; None where the solution gave nothing."""
+        return unpack(self.data.get((part.key, canonical(case))))
+
+
+def find_truth(exercise: Exercise, solution: NotebookNode, seed: int = 0) -> Truth:
+    """Run the solution. Raises RuntimeError when it does not answer all of its own cases."""
+    return truth_of(exercise, seed, *look(exercise, solution, seed))
+
+
+def truth_of(
+    exercise: Exercise, seed: int, seen: Mapping[str, Seen], stopped: Mapping[str, str]
+) -> Truth:
+    """What the solution's own observations make; raises RuntimeError as ``find_truth`` does."""
+    for key, problem in stopped.items():
+        raise RuntimeError(f"the solution of {key} stopped: {problem}")
+    data: dict[tuple[str, str], Any] = {}
+    for key, entry in seen.items():
+        part = exercise.part(key)
+        for case, observation in (*entry.visible, *entry.hidden):
+            if "failed" in observation:
+                raise RuntimeError(f"the solution of {key}: {observation['failed']} ({case})")
+            given = observation["data"] if part.truth is None else pack(part.truth(case))
+            data[key, canonical(case)] = given
+    hidden = {key: [case for case, _ in entry.hidden] for key, entry in seen.items()}
+    return Truth(seed, hidden, data)
+
+
+def outcomes(
+    exercise: Exercise, notebook: NotebookNode, truth: Truth, *, limit: float = LIMIT
+) -> dict[str, Outcome]:
+    """Every part judged on its visible cases, then on its hidden ones."""
+    seen, stopped = look(exercise, notebook, truth.seed, hidden=truth.hidden, limit=limit)
+    return {
+        key: judge_part(exercise.part(key), entry.visible + entry.hidden, truth, stopped.get(key))
+        for key, entry in seen.items()
+    }
+
+
+def judge_part(
+    part: Part,
+    observed: Sequence[tuple[Case, Any]],
+    truth: Truth,
+    stopped: str | None = None,
+) -> Outcome:
+    """The first case that fails; all right without one. ``stopped``: why its cell did not end."""
+    if not observed:
+        return Outcome(part.key, False, stopped or "nothing of it could be looked at")
+    praise = ""
+    for case, observation in observed:
+        outcome = judge(part, case, observation, truth.expected(part, case))
+        if not outcome.right:
+            if stopped and "there is no " in outcome.text:
+                return Outcome(part.key, False, stopped, case=case)
+            return outcome
+        praise = outcome.text or praise
+    return Outcome(part.key, True, praise, num_cases=len(observed))
+
+
+def visible_table(exercise: Exercise, seen: Mapping[str, Seen]) -> dict[str, dict[str, Any]]:
+    """Part → canonical case → packed data, for the parts whose truth the library does not know."""
+    return {
+        part.key: {canonical(case): obs["data"] for case, obs in seen[part.key].visible}
+        for part in exercise.parts
+        if part.truth is None and not callable(part.cases)
+    }
