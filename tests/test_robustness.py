@@ -221,6 +221,84 @@ def test_a_learners_kv_manager_is_checked_even_if_its_own_check_does_nothing(
         engine(ContinuousScheduler(2), {"a": 9, "b": 9}, kv=Careless(fault)).run(asks("ab", 9))
 
 
+# -- a learner's usual slips ------------------------------------------------------------------
+
+
+class ChoosesAName(FCFS):
+    def next(self, waiting: Any, now: float) -> Any:
+        return waiting[0].request_id
+
+
+class ChoosesTheSame(FCFS):
+    chosen: Request | None = None
+
+    def next(self, waiting: Any, now: float) -> Any:
+        self.chosen = self.chosen or waiting[0]
+        return self.chosen
+
+
+class PausesAStranger(FCFS):
+    def victim(self, running: Any, now: float) -> Request:
+        return Request("x", [1])
+
+
+class TakesOut(Scheduler):
+    def schedule(self) -> SchedulerOutput:
+        plan = SchedulerOutput()
+        self.admit(plan, self.waiting.popleft())
+        return plan
+
+
+class ReturnsItsMap(ContinuousScheduler):
+    def schedule(self) -> Any:
+        return super().schedule().num_scheduled_tokens
+
+
+class KeepsItQuiet(ContinuousScheduler):
+    def update_from_output(self, *args: Any) -> Any:
+        super().update_from_output(*args)
+
+
+class GrantsSilently(PagedKV):
+    def allocate(self, *args: Any) -> Any:
+        super().allocate(*args)
+
+
+class NeverFrees(PagedKV):
+    def free(self, request: Request) -> None:
+        pass
+
+
+class RunsInSilence(SimulatedRunner):
+    def execute(self, plan: SchedulerOutput) -> Any:
+        super().execute(plan)
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({"policy": ChoosesAName()}, "'a' was to be admitted, but it is not in the queue"),
+        ({"policy": ChoosesTheSame()}, r"Request\('a', running.*is not in the queue"),
+        ({"policy": PausesAStranger()}, r"Request\('x'.*to be preempted, but it is not running"),
+        ({"scheduler": TakesOut(2)}, r"not in the queue \(admit\(\) itself takes it out\)"),
+        (
+            {"scheduler": ReturnsItsMap(2)},
+            r"ReturnsItsMap.schedule\(\) returned {.*return its plan",
+        ),
+        ({"scheduler": KeepsItQuiet(2)}, "KeepsItQuiet.update_from_output.*None.*the list of"),
+        ({"kv": GrantsSilently(9, 4)}, r"GrantsSilently.allocate\(\) returned None.*True or False"),
+        ({"kv": NeverFrees(40, 4)}, "lost"),
+        ({"runner": RunsInSilence()}, r"RunsInSilence.execute\(\) returned None.*StepResult"),
+    ],
+    ids=lambda value: type(next(iter(value.values()))).__name__ if isinstance(value, dict) else "",
+)
+def test_a_usual_slip_gets_a_sentence(parts: dict[str, Any], words: str) -> None:
+    defaults = {"scheduler": ContinuousScheduler(2), "kv": PagedKV(9, 4), "clock": VirtualClock()}
+    core = Engine(**{"runner": SimulatedRunner(), **defaults, **parts})  # type: ignore[arg-type]
+    with pytest.raises((ValueError, KVIntegrityError), match=words):
+        core.run(asks("abc", 20))
+
+
 # -- replay, streams, ids -----------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from toyserve.recording import Recording, StepRecord
 from toyserve.request import FinishReason, Request, RequestStatus
 from toyserve.runners.runner import Runner
 from toyserve.schedulers.base import Scheduler
-from toyserve.schedulers.check import check_plan, check_tables
+from toyserve.schedulers.check import check_finished, check_plan, check_tables
 from toyserve.schedulers.output import SchedulerOutput, StepResult
 
 
@@ -76,6 +76,8 @@ class Engine:
         result = self._execute(plan)
         self._step_clock.tick()
         finished = self.scheduler.update_from_output(plan, result)
+        if self.check:
+            check_finished(finished, self.scheduler)
         return self._record(start_time, plan, finished)
 
     def run(self, requests: Iterable[Request] = ()) -> Recording:
@@ -190,9 +192,13 @@ class Engine:
             return StepResult()
         self._executing = True
         try:
-            return self.runner.execute(plan)
+            result = self.runner.execute(plan)
         finally:
             self._executing = False
+        if not isinstance(result, StepResult):
+            name = type(self.runner).__name__
+            raise ValueError(f"{name}.execute() returned {result!r}: it must return a StepResult")
+        return result
 
     def _check_progress(self, plan: SchedulerOutput) -> None:
         """Steps that only pause somebody come to an end when everybody is paused."""

@@ -187,6 +187,11 @@ class Scheduler:
         if request is None:
             plan.waiting_for, plan.wait_until = "quota", self.hooks.ready_time(self.clock.now())
             return False
+        if request not in self.waiting:
+            raise ValueError(
+                f"{request!r} was to be admitted, but it is not in the queue (admit() itself takes "
+                f"it out)"
+            )
         swapped = request.status is RequestStatus.SWAPPED
         if not swapped:
             request.num_computed_tokens = self.kv.match_prefix(request)
@@ -195,7 +200,7 @@ class Scheduler:
         end = request.max_num_tokens - 1 if whole_answer else request.num_tokens
         # Alone, a request may use the last block; otherwise the watermark keeps room to grow.
         keep_free = self._keep_free if self.running else 0
-        while not self.kv.allocate(request, end - known, keep_free):
+        while not self._allocate(request, end - known, keep_free):
             plan.waiting_for = "memory"
             if not self.displace(plan, request):
                 self.kv.free(request)
@@ -236,7 +241,7 @@ class Scheduler:
         if request.num_computed_tokens + num_tokens > request.num_slots:
             if request.status is not RequestStatus.RUNNING:
                 return False
-            while not self.kv.allocate(request, num_tokens):
+            while not self._allocate(request, num_tokens):
                 rivals = self._in_the_way(request) if self._in_the_way else self.running
                 victim = self.policy.victim(rivals, self.clock.now())
                 plan.waiting_for = "memory"
@@ -246,12 +251,21 @@ class Scheduler:
         plan.num_scheduled_tokens[request] = num_tokens
         return True
 
+    def _allocate(self, request: Request, num_tokens: int, keep_free: int = 0) -> bool:
+        granted = self.kv.allocate(request, num_tokens, keep_free)
+        if granted is None:
+            name = type(self.kv).__name__
+            raise ValueError(f"{name}.allocate() returned None: it must say True or False")
+        return granted
+
     def preempt(self, plan: SchedulerOutput, request: Request) -> None:
         """Pause a running request: its KV goes to the host or away, its tokens stay.
 
         Nothing the user has seen is lost: what was not kept is prefilled again on its return,
         prompt and output together.
         """
+        if request not in self.running:
+            raise ValueError(f"{request!r} was to be preempted, but it is not running")
         self.running.remove(request)
         plan.num_scheduled_tokens.pop(request, None)
         # What has been swapped in in this step still has to leave the host: nothing goes there.

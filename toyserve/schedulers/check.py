@@ -28,6 +28,15 @@ def check_plan(plan: SchedulerOutput, scheduler: Scheduler) -> None:
         raise ValueError(f"{name} plans {total} tokens in one step; token_budget is {budget}")
 
 
+def check_finished(finished: object, scheduler: Scheduler) -> None:
+    """Raise ValueError unless ``update_from_output`` said who has finished."""
+    if not isinstance(finished, list):
+        raise ValueError(
+            f"{type(scheduler).__name__}.update_from_output() returned {finished!r}: it must "
+            f"return the list of requests that have finished, as super().update_from_output() does"
+        )
+
+
 def check_tables(scheduler: Scheduler) -> None:
     """Raise KVIntegrityError unless every block in a table exists and has one holder.
 
