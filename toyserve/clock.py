@@ -26,6 +26,7 @@ class WallClock:
 
     def __init__(self) -> None:
         self._woken = threading.Event()
+        self.waits_until: float | None = None  # what the thread that waits now is waiting for
         self.restart()
 
     def restart(self) -> None:
@@ -37,7 +38,9 @@ class WallClock:
     def wait_until(self, when: float) -> None:
         delay = when - self.now()
         if delay > 0:
+            self.waits_until = when
             self._woken.wait(delay)
+            self.waits_until = None
         self._woken.clear()
 
     def wake(self) -> None:

@@ -9,18 +9,10 @@ from typing import Any
 
 import openai
 import pytest
-from echo import EchoRunner
+from echo import EchoRunner, make_llm
 
 from toyserve import LLM
 from toyserve.server import Server
-
-
-def make_llm(step_time: float = 0.0, **options: Any) -> LLM:
-    """The bundled tokenizer around a model that repeats its prompt."""
-    llm = LLM("toy", **{"max_running": 8, "check": True} | options)
-    assert llm.config.eos_token_id is not None
-    llm.engine.runner = EchoRunner(llm.config.eos_token_id, step_time)
-    return llm
 
 
 def check_nothing_left(server: Server, port: int) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
+from toyserve import LLM
 from toyserve.request import Request, TokenLogprobs
 from toyserve.schedulers.output import SchedulerOutput, StepResult
 
@@ -51,3 +53,11 @@ class EchoRunner:
             result.ended.add(request)
         if request.params.logprobs is not None:
             result.logprobs[request] = TokenLogprobs(token_id, -0.5, {token_id: -0.5, 0: -1.0})
+
+
+def make_llm(step_time: float = 0.0, **options: Any) -> LLM:
+    """The bundled tokenizer around a model that repeats its prompt."""
+    llm = LLM("toy", **{"max_running": 8, "check": True} | options)
+    assert llm.config.eos_token_id is not None
+    llm.engine.runner = EchoRunner(llm.config.eos_token_id, step_time)
+    return llm

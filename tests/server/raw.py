@@ -52,7 +52,12 @@ def text_of(chunks: list[Any], index: int = 0) -> str:
     return "".join(c["text"] for c in choices if c["index"] == index)
 
 
-def hang_up(server: Server, body: dict[str, Any], num_chunks: int) -> None:
+def hang_up(
+    server: Server,
+    body: dict[str, Any],
+    num_chunks: int,
+    when: Callable[[], bool] = lambda: True,
+) -> None:
     """Send a request, read ``num_chunks`` pieces of its answer, and close the socket."""
     content = json.dumps(body).encode()
     with socket.create_connection(("127.0.0.1", server.port)) as sock:
@@ -63,6 +68,7 @@ def hang_up(server: Server, body: dict[str, Any], num_chunks: int) -> None:
         sock.sendall(head.encode() + content)
         for _ in range(num_chunks):
             assert sock.recv(4096)
+        eventually(when)
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> None:

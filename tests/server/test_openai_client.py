@@ -87,7 +87,7 @@ def test_a_chat_is_a_play_in_which_the_assistant_speaks_next(client: openai.Open
 
 
 def test_a_chat_without_a_limit_ends_at_the_models_context(serve) -> None:
-    from conftest import make_llm
+    from echo import make_llm
 
     with client_of(serve(make_llm(max_model_len=40))) as client:
         answer = client.chat.completions.create(

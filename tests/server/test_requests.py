@@ -158,7 +158,7 @@ def test_a_prompt_beyond_the_context_names_both_numbers(echo: Server) -> None:
 
 
 def test_what_does_not_fit_the_memory_is_refused_with_all_its_companions(serve) -> None:
-    from conftest import make_llm
+    from echo import make_llm
 
     server = serve(make_llm(num_blocks=4, max_running=4))
     error_of(post(server, {"prompt": ["a", "b", [5] * 3], "max_tokens": 5}), 400)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from conftest import make_llm
+from echo import make_llm
 from raw import events, post, text_of
 
 from toyserve.server import Server

@@ -58,10 +58,10 @@ def health(thread: EngineThread, stall_time: float) -> dict[str, Any]:
         facts["status"] = "stopped"
     elif thread.is_closing:
         facts["status"] = "closing"
+    elif getattr(thread.engine.clock, "waits_until", None) is not None:
+        facts["status"] = "waiting"
     elif thread.state == "stepping" and since > stall_time:
         facts |= {"status": "stalled", "seconds": round(since, 1)}
     elif thread.failure is not None and now - thread.failure_time < stall_time:
         facts |= {"status": "failing", "failure": thread.failure}
-    elif thread.state == "waiting":
-        facts["status"] = "waiting"
     return facts
