@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from toyserve.kv.manager import BlockEvent
-from toyserve.recording import Recording, StepRecord
+from toyserve.recording import Recording, RequestRecord, StepRecord
 
 
 class Phase(StrEnum):
@@ -36,32 +36,51 @@ class _Progress:
     prefill_until: int = 0  # tokens that existed when it was admitted
 
 
-def replay_work(recording: Recording) -> Iterator[tuple[StepRecord, list[Work]]]:
-    """Each step with what every request in it did, in the order of the plan; padding last."""
-    progress = {
-        key: _Progress(num_tokens=r.num_prompt_tokens, prefill_until=r.num_prompt_tokens)
-        for key, r in recording.requests.items()
-    }
-    for step in recording.steps:
+class WorkReplay:
+    """``replay_work`` a step at a time, for a recording that still grows.
+
+    requests: the recording's own, to which later ones may be added.
+    """
+
+    def __init__(self, requests: Mapping[str, RequestRecord]) -> None:
+        self.requests = requests
+        self._progress: dict[str, _Progress] = {}
+
+    def next(self, step: StepRecord) -> list[Work]:
+        """What every request did in this step; to be called with each step, in order."""
         for request_id in step.preempted:
             if request_id not in step.swapped_out:
-                progress[request_id].num_computed = 0
+                self._of(request_id).num_computed = 0
         for request_id, num_cached in step.admitted.items():
-            state = progress[request_id]
+            state = self._of(request_id)
             if request_id not in step.swapped_in:  # else it goes on where it was
                 state.num_computed, state.prefill_until = num_cached, state.num_tokens
         work = []
         for request_id, num_tokens in step.num_scheduled_tokens.items():
-            state = progress[request_id]
+            state = self._of(request_id)
             phase = Phase.PREFILL if state.num_computed < state.prefill_until else Phase.DECODE
             state.num_computed += num_tokens
             sampled = state.num_computed == state.num_tokens
             state.num_tokens += sampled
             work.append(Work(request_id, phase, num_tokens, state.num_computed, sampled))
         for request_id, num_tokens in step.num_padded_tokens.items():
-            context = progress[request_id].num_computed
+            context = self._of(request_id).num_computed
             work.append(Work(request_id, Phase.PADDING, num_tokens, context, False))
-        yield step, work
+        return work
+
+    def _of(self, request_id: str) -> _Progress:
+        state = self._progress.get(request_id)
+        if state is None:
+            num_prompt = self.requests[request_id].num_prompt_tokens
+            state = self._progress[request_id] = _Progress(0, num_prompt, num_prompt)
+        return state
+
+
+def replay_work(recording: Recording) -> Iterator[tuple[StepRecord, list[Work]]]:
+    """Each step with what every request in it did, in the order of the plan; padding last."""
+    replay = WorkReplay(recording.records)
+    for step in recording.steps:
+        yield step, replay.next(step)
 
 
 def complete_requests(recording: Recording) -> None:

@@ -10,7 +10,8 @@ from toyserve import Recording
 from toyserve.kv import PagedKV
 from toyserve.replay import replay_work
 from toyserve.schedulers import ChunkedScheduler, ContinuousScheduler, StaticScheduler
-from toyserve.viz.spans import Spans, assign_slots, spans_of
+from toyserve.viz.span_builder import Slots
+from toyserve.viz.spans import Spans, spans_of
 from toyserve.viz.style import State
 
 
@@ -29,7 +30,11 @@ def test_e_takes_the_slot_of_d_at_step_9_and_f_that_of_b_at_step_11():
 
 
 def test_a_slot_is_never_held_by_two_and_is_the_lowest_free_one():
-    assert assign_slots([(0, 5), (0, 2), (1, 4), (2, 3), (5, 6)]) == [0, 1, 2, 1, 0]
+    slots = Slots()
+    assert [slots.take() for _ in range(3)] == [0, 1, 2]
+    slots.give_back(2)
+    slots.give_back(0)
+    assert [slots.take() for _ in range(3)] == [0, 2, 3]
     story = spans_of(crowd(120, ContinuousScheduler(6)))
     taken = Counter((s.slot, step) for s in story.stays for step in range(s.start, s.end))
     assert max(taken.values()) == 1

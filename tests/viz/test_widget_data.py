@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,15 +16,17 @@ from toyserve.clock import VirtualClock
 from toyserve.costs import cost_model
 from toyserve.engine import Engine
 from toyserve.kv import PagedKV
-from toyserve.recording import Recording
+from toyserve.recording import Recording, StepRecord
 from toyserve.replay import replay_work
+from toyserve.request import Request, SamplingParams
 from toyserve.runners import SimulatedRunner, TimedRunner
-from toyserve.schedulers import ChunkedScheduler
+from toyserve.schedulers import ChunkedScheduler, ContinuousScheduler, Scheduler, StaticScheduler
 from toyserve.viz import why
+from toyserve.viz.growing import GrowingPack
 from toyserve.viz.page import page_text, to_html
 from toyserve.viz.view import main
-from toyserve.viz.widget_data import MAX_EXPLAINED_STEPS, pack, unpack
-from toyserve.workload import burst
+from toyserve.viz.widget_data import MAX_EXPLAINED_STEPS, pack, refreshed, unpack
+from toyserve.workload import burst, poisson
 
 
 def a_run(n: int = 20, num_blocks: int = 60, *, prefix_caching: bool = False) -> Recording:
@@ -61,6 +65,64 @@ def test_the_packed_spans_give_each_requests_tokens_and_context_of_every_step(
             assert round(tokens / length) == item.num_tokens
             context = int(arrays["span_context"][span]) - round(tokens * left / length)
             assert context == item.context_len
+
+
+SCHEDULERS = [
+    ("chunked", lambda: ChunkedScheduler(8, 128)),
+    ("continuous", lambda: ContinuousScheduler(6)),
+    ("static", lambda: StaticScheduler(4)),
+]
+
+
+@pytest.mark.parametrize("every", [1, 3, 30])
+@pytest.mark.parametrize("make", [make for _, make in SCHEDULERS], ids=[n for n, _ in SCHEDULERS])
+def test_what_grows_with_the_run_is_at_any_time_what_a_fresh_look_at_it_gives(
+    make: Callable[[], Scheduler], every: int
+) -> None:
+    """Late and early arrivals, pauses, refusals and aborts in the batch and in the queue."""
+    workload, clock = poisson(16, 60.0, 7), VirtualClock()
+    engine = Engine(
+        scheduler=make(),
+        kv=PagedKV(60, 16),
+        runner=TimedRunner(
+            SimulatedRunner(workload.output_lens), cost_model("h100", "llama-3-8b"), clock
+        ),
+        clock=clock,
+        max_model_len=600,
+    )
+    growing, seen = GrowingPack(engine.recording), []
+
+    def look(step: StepRecord) -> None:
+        if step.index == 20:
+            engine.add_request(Request("late", [1] * 20, SamplingParams(max_tokens=9)))
+            engine.add_request(Request("never", [1] * 700, SamplingParams(max_tokens=9)))
+        if step.index == 31:
+            engine.abort(next(iter(engine.requests)))
+            engine.abort(list(engine.requests)[-1])
+        if step.index % every == 0:
+            now = refreshed(growing)
+            if step.index % 30 == 0:
+                assert rows(*now) == rows(*pack(engine.recording))
+                seen.append(step.index)
+
+    engine.on_step.append(look)
+    engine.run(workload.requests_for_engine())
+    assert len(seen) > 2
+    assert rows(*refreshed(growing)) == rows(*pack(engine.recording))
+    assert {str(r.finish_reason) for r in engine.recording.requests.values()} >= {
+        "abort",
+        "refused",
+    }
+
+
+def rows(header: dict[str, Any], data: bytes) -> dict[str, Any]:
+    """Everything packed; spans and marks in any order."""
+    arrays = {name: values.tolist() for name, values in unpack(header, data).items()}
+    tables: dict[str, Any] = {key: header[key] for key in header if key != "arrays"}
+    for table in ("span", "mark"):
+        columns = [arrays.pop(name) for name in list(arrays) if name.startswith(table)]
+        tables[table] = sorted(zip(*columns, strict=True))
+    return tables | arrays
 
 
 def test_the_packed_words_of_a_step_are_those_of_why() -> None:

@@ -6,8 +6,6 @@ be shown at all, the picture of the run is there instead.
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Callable
 from typing import Any
 
@@ -16,12 +14,11 @@ import traitlets
 
 from toyserve.recording import Recording
 from toyserve.viz.assets import module_source, style_source
+from toyserve.viz.still import show_with_still, still_picture, tail_of
 from toyserve.viz.style import check_choice
-from toyserve.viz.timeline import timeline
 from toyserve.viz.why import why
 from toyserve.viz.widget_data import pack
-
-PLAIN_PICTURE_STEPS = 400  # of a longer run, the picture for readers without widgets shows so many
+from toyserve.viz.words import counted, run_name
 
 
 class Timeline(anywidget.AnyWidget):
@@ -41,7 +38,7 @@ class Timeline(anywidget.AnyWidget):
     by = traitlets.Unicode("slot").tag(sync=True)
     theme = traitlets.Unicode("auto").tag(sync=True)
     sentence = traitlets.Dict().tag(sync=True)  # a step's decision in words, once Python made it
-    can_stop = traitlets.Bool(False).tag(sync=True)
+    still = traitlets.Unicode("").tag(sync=True)  # the end of the picture that the widget replaces
 
     def __init__(
         self, recording: Recording, *, by: str = "slot", step: int = 1, theme: str = "auto"
@@ -78,16 +75,18 @@ class Timeline(anywidget.AnyWidget):
         if bundle is None:
             return None
         data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
-        return {**data, "image/png": self._png()}, metadata
+        picture = still_picture(self.recording, self.by)
+        return {**data, "image/png": picture, "text/plain": repr(self)}, metadata
 
-    def _png(self) -> str:
-        """The picture for a reader without widgets (a repository's page, a printed notebook)."""
-        num_steps = len(self.recording.steps)
-        steps = (1, PLAIN_PICTURE_STEPS) if num_steps > PLAIN_PICTURE_STEPS else None
-        figure = timeline(self.recording, by=self.by, steps=steps)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=80, facecolor=figure.get_facecolor())
-        return base64.b64encode(buffer.getvalue()).decode("ascii")
+    def _ipython_display_(self) -> None:
+        picture = still_picture(self.recording, self.by)
+        self.still = tail_of(picture)
+        self.still_display = show_with_still(picture, self.model_id, repr(self))
+
+    def __repr__(self) -> str:
+        requests = counted(len(self.recording.records), "request")
+        steps = counted(self.recording.num_steps, "step")
+        return f"{type(self).__name__} of {run_name(self.recording)}: {requests}, {steps}"
 
 
 def explore(recording: Recording, *, by: str = "slot", step: int = 1) -> Timeline:
