@@ -73,9 +73,7 @@ class SharingPool:
         At least one token is left to run, or there would be nothing to sample from. When the cache
         holds all, the last block is not shared but copied, for that one token is written to it.
         """
-        chain: list[CachedBlock] = []
-        while (found := self._look_up(request, chain)) is not None:
-            chain.append(found)
+        chain = self.find(request)
         num_tokens = len(chain) * self.block_size
         shared = chain
         self.pending[request] = None
@@ -92,12 +90,22 @@ class SharingPool:
         self.chains[request] = chain
         return num_tokens
 
-    def _look_up(self, request: Request, chain: list[CachedBlock]) -> CachedBlock | None:
-        """The cached block that continues ``chain`` as the request does. Full blocks only."""
+    def find(self, request: Request) -> list[CachedBlock]:
+        """The cached blocks that the sequence begins with, in order; full blocks only."""
+        chain: list[CachedBlock] = []
+        while (found := self._next(request, chain)) is not None:
+            chain.append(found)
+        return chain
+
+    def _next(self, request: Request, chain: list[CachedBlock]) -> CachedBlock | None:
+        """The cached block that continues ``chain`` as the request does."""
         start, end = len(chain) * self.block_size, (len(chain) + 1) * self.block_size
         if end > request.num_tokens:
             return None
-        parent, token_ids = chain[-1] if chain else None, tuple(request.token_ids[start:end])
+        return self.look_up(chain[-1] if chain else None, tuple(request.token_ids[start:end]))
+
+    def look_up(self, parent: CachedBlock | None, token_ids: tuple[int, ...]) -> CachedBlock | None:
+        """The cached block of these tokens behind ``parent`` (None: at the beginning)."""
         cached = self.by_name.get(self._name(parent, token_ids))
         return cached if cached is not None and cached.holds(parent, token_ids) else None
 
@@ -113,7 +121,7 @@ class SharingPool:
                 if chain and chain[-1].forgotten:  # another's block, like ours, but gone: use ours
                     chain.clear()
                 while len(chain) < num_full:
-                    chain.append(self._look_up(request, chain) or self._cache(request, chain))
+                    chain.append(self._next(request, chain) or self._cache(request, chain))
 
     def _cache(self, request: Request, chain: list[CachedBlock]) -> CachedBlock:
         index = len(chain)
@@ -122,13 +130,14 @@ class SharingPool:
         name = self._name(parent, token_ids)
         for old in (self.by_name.get(name), self.by_block.get(block)):
             if old is not None and not old.forgotten:
-                self._forget(old)  # one hash, two prefixes; or a prefix that cannot be reached
+                self.forget(old)  # one hash, two prefixes; or a prefix that cannot be reached
         cached = CachedBlock(name, token_ids, parent, block)
         self.by_name[name] = self.by_block[block] = cached
         self.events.append(BlockEvent("cache", block, request.request_id))
         return cached
 
-    def _forget(self, cached: CachedBlock) -> None:
+    def forget(self, cached: CachedBlock) -> None:
+        """It is no longer to be found; its block is free if nobody refers to it."""
         del self.by_name[cached.name], self.by_block[cached.block]
         cached.forgotten = True
         self.events.append(BlockEvent("evict", cached.block, ""))
@@ -141,7 +150,7 @@ class SharingPool:
     def take(self, request: Request, num_blocks: int) -> None:
         """Add ``num_blocks`` to the request's table, forgetting cached ones if it must be."""
         while len(self.free_blocks) < num_blocks:
-            self._forget(self.by_block[next(iter(self.unused))])
+            self.forget(self.by_block[next(iter(self.unused))])
         table = request.block_table
         first = 0 if request in self.pending else len(table)
         tail, index = self.pending.pop(request, None), len(table)
