@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -68,7 +67,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ValueError(f"--rate is {options.rate}: it must be above 0 requests per second")
     if options.json is not None and not options.json.parent.is_dir():
         raise ValueError(f"--json: there is no folder {options.json.parent}")
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
     from toyserve.bench.report import print_report
 

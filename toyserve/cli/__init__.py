@@ -86,6 +86,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
+    # Threads that wait spin for a short while only. Spinning long is no faster on a quiet machine
+    # and many times slower on a shared one; not spinning at all halves the speed of a quiet one.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     if arguments and arguments[0] in _ELSEWHERE:
         module = _find_elsewhere(arguments[0])
         if module is None:
@@ -95,10 +99,6 @@ def _dispatch(arguments: list[str]) -> int:
     if arguments and not arguments[0].startswith("-") and arguments[0] not in known:
         known += [name for name in _ELSEWHERE if _find_elsewhere(name)]
         raise ValueError(f"command is {arguments[0]!r}: it must be one of {', '.join(known)}")
-    # Threads that wait spin for a short while only. Spinning long is no faster on a quiet machine
-    # and many times slower on a shared one; not spinning at all halves the speed of a quiet one.
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     parser = make_parser()
     end = arguments.index("--") if "--" in arguments else len(arguments)
     options = parser.parse_args(arguments[:end])
