@@ -17,6 +17,7 @@ from toyserve.policies import POLICIES
 from toyserve.recording import Recording
 from toyserve.viz.assets import read
 from toyserve.viz.playground_run import Settings, as_code, memory_note, run_settings
+from toyserve.viz.still import show_with_still, still_picture, tail_of
 from toyserve.viz.widget import Timeline
 from toyserve.viz.words import format_seconds
 
@@ -57,6 +58,18 @@ class Playground(w.VBox):
         )
         self._tell()
         super().__init__([grid, self.note, self.view, w.HBox([reset, self.copy]), code])
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        picture = still_picture(self.recording, self.view.by)
+        return {**super()._repr_mimebundle_(**kwargs), "image/png": picture}
+
+    def _ipython_display_(self) -> None:
+        picture = still_picture(self.recording, self.view.by)
+        self.view.still = tail_of(picture)
+        show_with_still(picture, self.model_id, repr(self))
+
+    def __repr__(self) -> str:
+        return f"Playground: {self.settings}"
 
     def reset(self) -> None:
         """All sliders back; one run."""

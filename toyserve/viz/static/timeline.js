@@ -68,7 +68,13 @@ class View {
   }
 
   goTo(step, save = true) {
-    this.set("step", Math.min(Math.max(1, step + 1), Math.max(1, this.run.num_steps)), save);
+    const number = Math.min(Math.max(1, step + 1), Math.max(1, this.run.num_steps));
+    if (this.isLive) this.set("follow", number >= this.run.num_steps, false);
+    this.set("step", number, save);
+  }
+
+  get isLive() {
+    return this.model.get("can_stop") !== undefined;
   }
 
   zoomTo(low, high) {
@@ -95,10 +101,12 @@ class View {
 
   listen() {
     for (const name of ["header", "grid"]) this.on(name, () => this.loadSoon());
+    this.on("running", () => this.runningChanged());
     for (const name of ["zoom", "by", "theme"]) this.on(name, () => this.draw());
     this.on("step", () => this.moved());
     this.on("sentence", () => this.showStep());
-    this.on("can_stop", () => this.showStep());
+    for (const name of ["can_stop", "by_interrupt"]) this.on(name, () => this.showStep());
+    this.on("still", () => this.hideStill());
     this.on("playing", () => this.playingChanged());
     this.root.addEventListener("click", (event) => {
       const name = event.target.dataset?.do;
@@ -110,7 +118,10 @@ class View {
       this.goTo(Number(event.target.value) - 1);
     });
     this.listenToCanvas();
-    const resize = new ResizeObserver(() => this.root.clientWidth !== this.drawnWidth && this.draw());
+    const resize = new ResizeObserver(() => {
+      this.hideStill(); // the first time is when it has been put into the page
+      if (this.root.clientWidth !== this.drawnWidth) this.draw();
+    });
     resize.observe(this.root);
     const themes = new MutationObserver(() => this.draw());
     themes.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light"] });
@@ -147,7 +158,7 @@ class View {
       first: () => this.goTo(0), back: () => this.goTo(this.step - 1),
       next: () => this.goTo(this.step + 1), last: () => this.goTo(this.run.num_steps - 1),
       play: () => this.togglePlay(), in: () => this.zoomBy(0.5), out: () => this.zoomBy(2),
-      all: () => this.set("zoom", []), stop: () => this.model.send?.({ do: "stop" }),
+      all: () => this.set("zoom", []), stop: () => this.stop(),
       rows: () => this.set("by", this.model.get("by") === "slot" ? "request" : "slot"),
     };
     actions[name]?.();
@@ -229,7 +240,32 @@ class View {
     } else this.showStep();
   }
 
+  // -- an engine that runs --------------------------------------------------------------------------
+
+  /** A kernel at work reads no messages; an interrupt reaches it, and the run takes it as a wish. */
+  stop() {
+    const kernel = this.model.get("by_interrupt") && this.model.widget_manager?.kernel;
+    this.stopping = this.model.get("running");
+    this.showStep();
+    if (kernel?.interrupt && kernel.status === "busy") kernel.interrupt();
+    else this.model.send?.({ do: "stop" });
+  }
+
+  runningChanged() {
+    this.stopping = false;
+    if (!this.model.get("running")) this.model.save_changes(); // the step that it followed to
+    this.showStep();
+  }
+
   // -- drawing --------------------------------------------------------------------------------------
+
+  /** The plain picture above, for readers without widgets, gives way to the one that plays. */
+  hideStill() {
+    const tail = this.model.get("still");
+    const before = this.root.closest(".jp-OutputArea-child")?.previousElementSibling;
+    const image = tail && before?.querySelector(".jp-RenderedImage img");
+    if (image?.src.endsWith(tail)) before.style.display = "none";
+  }
 
   /** Once both have come: they come in one message, and a change is told of each. */
   loadSoon() {
@@ -244,6 +280,7 @@ class View {
   load() {
     this.run = new Run(this.model.get("header"), this.model.get("grid"));
     this.at("scrub").max = Math.max(1, this.run.num_steps);
+    if (this.model.get("follow")) this.set("step", Math.max(1, this.run.num_steps), false);
     this.draw();
   }
 

@@ -20,6 +20,8 @@ function showControls(view) {
   const { run, step } = view, playing = view.model.get("playing");
   view.at("play").textContent = playing ? "⏸ Pause" : "▶ Play";
   view.at("stop").hidden = !view.model.get("can_stop");
+  view.at("stop").disabled = view.stopping || !view.model.get("running");
+  view.at("stop").textContent = view.stopping ? "Stopping…" : "■ Stop";
   view.at("scrub").value = step + 1;
   if (!run.num_steps) {
     view.at("clock").textContent = "no step was run yet";
