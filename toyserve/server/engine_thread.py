@@ -58,7 +58,7 @@ class EngineThread:
         max_queue: int,
         max_steps: int,
         observers: Sequence[Observer] = (),
-        num_kept: int = 30,
+        num_kept: int = 60,
     ) -> None:
         self.engine, self.tokenizer, self.max_steps = engine, tokenizer, max_steps
         self.observers = observers

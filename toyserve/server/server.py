@@ -16,10 +16,11 @@ import uvicorn
 from toyserve.clock import WallClock
 from toyserve.llm import LLM
 from toyserve.recording import Recording
-from toyserve.server.app import health, make_app
+from toyserve.server.app import make_app
 from toyserve.server.chat import ChatTemplate
 from toyserve.server.config import ServerConfig
 from toyserve.server.engine_thread import EngineThread
+from toyserve.server.health import health
 from toyserve.server.observe import Metrics, gauges
 from toyserve.server.service import Service
 

@@ -119,6 +119,8 @@ class Service:
                 f"{self.thread.capacity} in all",
                 param="n",
             )
+        if any(not choice.prompt_ids for choice in choices):  # known without asking the engine
+            raise ApiError(400, "the prompt is empty: it needs at least one token", param=param)
         self._num_answers += 1
         answer = Answer(self, self._num_answers, self.boot_time + int(self.engine.clock.now()))
         answer.tickets = self._tickets(answer, choices, sender)
