@@ -100,3 +100,16 @@ def points_of(notebook: NotebookNode) -> dict[str, float]:
 def explained_parts(notebook: NotebookNode) -> list[str]:
     """The parts that a person grades."""
     return [r.key for _, r in marked_cells(notebook) if r.key and r.kind == "explain"]
+
+
+def cut_hidden(source: str) -> str:
+    """The cell without its hidden tests, as learners get it."""
+    lines, inside = [], False
+    for line in source.splitlines():
+        if BEGIN_HIDDEN in line:
+            inside = True
+        elif END_HIDDEN in line:
+            inside = False
+        elif not inside:
+            lines.append(line)
+    return "\n".join(lines)

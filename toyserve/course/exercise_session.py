@@ -6,7 +6,10 @@ answer gets. A class's submissions go through ``toyserve.course.grading``, each 
 
 from __future__ import annotations
 
+import ast
+import asyncio
 import contextlib
+import inspect
 import io
 import linecache
 import warnings
@@ -35,22 +38,58 @@ class Seen:
     hidden: list[tuple[Case, dict[str, Any]]] = field(default_factory=list)
 
 
-def run_cell(source: str, namespace: dict[str, Any], name: str) -> str | None:
+def new_namespace() -> dict[str, Any]:
+    """What a notebook's cells find before the first has run."""
+    return {"__name__": "__main__", "display": _nothing, "get_ipython": lambda: _Shell()}
+
+
+class _Shell:
+    """Magics and shell lines do nothing while a notebook is graded."""
+
+    def __getattr__(self, name: str) -> Any:
+        return _nothing
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Stands for what only a notebook's front end does."""
+
+
+def _python_of(source: str) -> str:
+    """Magics and shell lines as calls, where IPython is there to translate them."""
+    if "%" not in source and "!" not in source and "?" not in source:
+        return source
+    try:
+        from IPython.core.inputtransformer2 import TransformerManager
+    except ImportError:
+        return source
+    return str(TransformerManager().transform_cell(source))
+
+
+def run_cell(
+    source: str, namespace: dict[str, Any], name: str, limit: float = CELL_LIMIT
+) -> str | None:
     """Run one cell as a notebook would. Returns None, or in words why it stopped."""
     filename = f"<{name}>"
     lines = source.splitlines(keepends=True)
     linecache.cache[filename] = (len(source), None, lines, filename)
     try:
         quiet = contextlib.redirect_stdout(io.StringIO())
-        with warnings.catch_warnings(), quiet, time_limit(CELL_LIMIT):
+        with warnings.catch_warnings(), quiet, time_limit(limit):
             warnings.simplefilter("ignore")
-            exec(compile(source, filename, "exec"), namespace)
+            code = compile(_python_of(source), filename, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            waiting = eval(code, namespace)
+            if inspect.iscoroutine(waiting):
+                asyncio.run(waiting)
     except TimeIsUp:
-        return f"the cell had not ended after {CELL_LIMIT:.0f} seconds"
+        return f"the cell had not ended after {limit:.0f} seconds: does a loop never end?"
     except NotImplementedError:
         return "it is still to be written"
     except KeyboardInterrupt:
         raise
+    except SystemExit:
+        return "the cell called exit"
+    except MemoryError:
+        return "the cell wanted more memory than there is"
     except BaseException as error:
         return crash_sentence(error)
     return None
@@ -69,7 +108,7 @@ def walk(
     RuntimeError when a given cell does.
     """
     stopped: dict[str, str] = {}
-    namespace: dict[str, Any] = {"__name__": "__main__", "check": _no_check}
+    namespace = new_namespace() | {"check": _nothing}
     for number, (cell, role) in enumerate(marked_cells(notebook)):
         if cell.cell_type != "code":
             continue
@@ -85,10 +124,6 @@ def walk(
         if problem and role.key:
             stopped[role.key] = problem
     return stopped
-
-
-def _no_check(*_: Any, **__: Any) -> None:
-    """Stands for ``check`` while the author's cells run: the walk looks at the parts itself."""
 
 
 def hidden_cases(code: str, key: str, namespace: Mapping[str, Any]) -> list[Case]:

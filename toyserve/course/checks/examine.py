@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import linecache
+import os
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,8 @@ from toyserve.course.checks.part import Case, Exercise, Part, Picture, Wrong
 from toyserve.course.checks.plain import MAX_BYTES, NotPlain, pack, unpack
 
 LIMIT = 8.0  # seconds for all cases of one part
-_OURS = str(Path(__file__).resolve().parents[2])  # toyserve/
+# Files whose lines a learner did not write: toyserve's and Python's own.
+_NOT_THEIRS = (str(Path(__file__).resolve().parents[2]), os.path.dirname(os.__file__), "<frozen")
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def crash_sentence(error: BaseException) -> str:
     kind = type(error).__name__
     where = ""
     for entry in reversed(traceback.extract_tb(error.__traceback__)):
-        if not entry.filename.startswith(_OURS) and "site-packages" not in entry.filename:
+        if not entry.filename.startswith(_NOT_THEIRS) and "site-packages" not in entry.filename:
             line = entry.line or linecache.getline(entry.filename, entry.lineno or 0).strip()
             where = f", in the line `{line}`" if line else ""
             break

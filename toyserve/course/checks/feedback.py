@@ -64,7 +64,8 @@ def feedback_lines(outcome: Outcome, exercise: Exercise) -> list[str]:
         )
         return lines
     lines = [f"✗ {part.key}, {part.title}: not yet.", sentence(outcome.text)]
-    if outcome.case is not None and outcome.case.get("what"):
+    nothing_yet = outcome.text.startswith("there is no ")
+    if outcome.case is not None and outcome.case.get("what") and not nothing_yet:
         lines.append(f"The smallest case that shows it: {outcome.case['what']}.")
     return lines
 

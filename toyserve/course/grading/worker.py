@@ -1,0 +1,191 @@
+"""The process in which submissions run: loaded once, then one fork of it for each session.
+
+    python -m toyserve.course.grading.worker FD      (started by ``sessions``, not by hand)
+
+The parent process here never runs a learner's code. For each session the grader hands over a fresh
+socket; the fork that serves it keeps that socket and nothing else, so that whatever a submission
+leaves running has no line to anybody else's session. Whoever runs the code only observes: what is
+right is never told in here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import shutil
+import signal
+import socket
+import struct
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+MAX_MESSAGE = 64_000_000
+
+
+def send(channel: socket.socket, message: Any) -> None:
+    data = json.dumps(message).encode("utf-8")
+    channel.sendall(struct.pack(">I", len(data)) + data)
+
+
+def receive(channel: socket.socket) -> Any:
+    """Raises EOFError when the other side is gone, ValueError for what is no message."""
+    (length,) = struct.unpack(">I", _exactly(channel, 4))
+    if length > MAX_MESSAGE:
+        raise ValueError(f"a message of {length:,} bytes")
+    return json.loads(_exactly(channel, length))
+
+
+def _exactly(channel: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        piece = channel.recv(min(65536, count - len(data)))
+        if not piece:
+            raise EOFError
+        data += piece
+    return bytes(data)
+
+
+# -- the parent: forks, and nothing else --------------------------------------------------------
+
+
+def main(control: socket.socket) -> None:
+    """Serve ``{"start": limits}`` (a session's socket comes along) and ``{"end": pid}``."""
+    _load()
+    send(control, {"ready": os.getpid()})
+    folder = ""
+    while True:
+        try:
+            message, fds = _receive_with_socket(control)
+        except EOFError:
+            return
+        if "start" in message:
+            channel = socket.socket(fileno=fds[0])
+            folder = tempfile.mkdtemp(prefix="graded-")
+            pid = os.fork()
+            if pid == 0:
+                control.close()
+                _child(channel, Path(folder), message["start"])
+            channel.close()
+            send(control, {"pid": pid})
+        else:
+            _end(message["end"])
+            shutil.rmtree(folder, ignore_errors=True)
+            send(control, {"ended": message["end"]})
+
+
+def _receive_with_socket(control: socket.socket) -> tuple[Any, list[int]]:
+    data, fds, _, _ = socket.recv_fds(control, 65536, 1)
+    if not data:
+        raise EOFError
+    return json.loads(data), fds
+
+
+def _end(pid: int) -> None:
+    """Kill the session with all that it started. It has not been waited for, so the id is its."""
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def _load() -> None:
+    """What most exercises import, so that a session starts in milliseconds."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    import toyserve.course.checks.runs
+    import toyserve.course.exercise_session
+    import toyserve.metrics
+    import toyserve.viz
+    import toyserve.viz.compare  # noqa: F401
+
+
+# -- the child: one session ---------------------------------------------------------------------
+
+
+def _child(channel: socket.socket, folder: Path, limits: dict[str, Any]) -> None:
+    """Never returns."""
+    try:
+        _confine(folder, limits)
+        _serve(channel)
+    finally:
+        os._exit(0)
+
+
+def _confine(folder: Path, limits: dict[str, Any]) -> None:
+    os.setsid()  # so that all it starts can be ended together
+    for name, data in limits.get("files", {}).items():
+        (folder / name).write_text(data, encoding="utf-8")
+    os.chdir(folder)
+    sys.path.append(str(folder))  # last: a module of theirs never stands before a real one
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(nowhere, fd)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000_000, 50_000_000))
+    memory = limits["memory_bytes"] + _address_space()
+    with contextlib.suppress(ValueError, OSError):  # macOS has no such limit
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    forbidden = [os.path.realpath(place) for place in limits.get("forbidden", [])]
+    sys.addaudithook(_make_guard(forbidden))
+
+
+def _address_space() -> int:
+    """Bytes that this process has mapped already."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        return pages * resource.getpagesize()
+    except (OSError, ValueError):
+        return 2_000_000_000
+
+
+_NO_PROGRAMS = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "pty.spawn"}
+_NO_NETWORK = {"socket.connect", "socket.bind", "socket.sendto"}
+
+
+def _make_guard(forbidden: list[str]) -> Any:
+    """An audit hook, which Python code cannot take off again: no other program, no network, and
+    nothing of the teacher's files."""
+    realpath, fsdecode, join = os.path.realpath, os.fsdecode, os.path.join
+    inside = tuple(join(place, "") for place in forbidden)
+
+    def guard(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in _NO_PROGRAMS or event in _NO_NETWORK:
+            raise PermissionError(f"{event} is not allowed while a submission is graded")
+        if event in ("open", "os.listdir", "os.scandir", "os.chdir") and arguments:
+            place = arguments[0]
+            if isinstance(place, str | bytes | os.PathLike):
+                real = join(realpath(fsdecode(place)), "")
+                if real.startswith(inside):
+                    raise PermissionError("the teacher's files are not readable in here")
+
+    return guard
+
+
+def _serve(channel: socket.socket) -> None:
+    from toyserve.course.checks.examine import observe
+    from toyserve.course.checks.part import find_part
+    from toyserve.course.exercise_session import new_namespace, run_cell
+
+    namespace = new_namespace()
+    while True:
+        message = receive(channel)
+        if "run" in message:
+            problem = run_cell(message["run"], namespace, message["name"], message["limit"])
+            send(channel, {"ran": problem})
+            continue
+        _, part = find_part(message["observe"])
+        seen = []
+        for case in message["cases"]:
+            seen.append(observe(part, namespace, case, message["limit"]))
+            if "failed" in seen[-1]:
+                break
+        send(channel, {"seen": seen})
+
+
+if __name__ == "__main__":
+    main(socket.socket(fileno=int(sys.argv[1])))
