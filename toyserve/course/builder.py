@@ -155,8 +155,12 @@ def target_of(source: Path) -> Path:
 
 
 def find_sources(lessons: Path, numbers: list[str]) -> list[Path]:
-    """The sources of the lessons named by number ("04") or by the start of their name."""
+    """The sources of the lessons named by number ("04") or by the start of their name.
+
+    The start page, "index", is one of them, and comes last: it is made from the others.
+    """
     sources = sorted((lessons / "source").glob("[0-9]*.py"))
+    sources += (lessons / "source").glob("index.py")
     unknown = [n for n in numbers if not any(s.name.startswith(n) for s in sources)]
     if unknown:
         known = ", ".join(s.stem for s in sources) or "none"

@@ -102,6 +102,15 @@ def prepare_workspace(
     return report
 
 
+def as_delivered(file: Path) -> bool:
+    """Is this notebook of a course folder still the one (in any version) that was brought there?
+
+    False for a file that nobody brought, and for one that is not in a course folder.
+    """
+    versions = _read_manifest(file.parent.parent).get(f"{file.parent.name}/{file.name}", [])
+    return file.is_file() and _digest(file.read_bytes()) in versions
+
+
 def _deliver(
     file: Path, name: str, delivered: dict[str, list[str]], report: WorkspaceReport
 ) -> None:
