@@ -171,7 +171,8 @@ def _paint_block(
             )
         )  # fmt: skip
     if holders and columns <= MAX_NAMED_COLUMNS:
-        names = short("+".join(name for name, _ in holders), 8)
+        few = len(holders) <= 2  # more names than that would run into the next block
+        names = short("+".join(n for n, _ in holders), 8) if few else f"{len(holders)} share"
         pages = sorted({page for _, page in holders})
         ax.text(
             left + width / 2, top + height / 2, f"{names}\n{pages[0]}", ha="center", va="center",
