@@ -111,7 +111,7 @@ def _free_port() -> int:
 
 
 def _wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
-    for _ in range(240):
+    for _ in range(720):
         try:
             urllib.request.urlopen(url, timeout=2).read()
             return

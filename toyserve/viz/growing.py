@@ -6,6 +6,7 @@ its beginning (but for copying the bytes).
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -18,7 +19,6 @@ from toyserve.viz.span_builder import SpanBuilder
 from toyserve.viz.spans import Mark, Span
 from toyserve.viz.style import MARKS, STATES
 
-EVENTS = ("take", "drop", "cache", "evict")
 WAITS = ("slots", "memory", "budget", "batch", "quota")
 TYPES = {"f8": np.float64, "f4": np.float32, "u4": np.uint32, "u1": np.uint8}
 # The tables and their columns, (name, type) each. ``event_key`` is twice the step, plus 1 for after
@@ -31,6 +31,7 @@ COLUMNS = {
     "event": "key:u4 block:u4 request:u4 kind:u1",
     "request": "arrival:f8 prompt:u4 output:u4",
 }
+_EVENT = {kind: number for number, kind in enumerate(("take", "drop", "cache", "evict"))}
 _STATE = {state: number for number, state in enumerate(STATES)}
 _MARK = {kind: number for number, kind in enumerate(MARKS)}
 
@@ -50,13 +51,12 @@ class GrowingPack:
         first = self.story.num_steps
         self.story.advance()
         self._add_requests()
-        steps = islice(self.recording.steps, first, self.story.num_steps)
-        for number, (step, work) in enumerate(zip(steps, self.story.work, strict=True), first):
-            self._tables["step"].add(_step_row(step, work))
-            self._add_events(number, step)
+        steps = list(islice(self.recording.steps, first, self.story.num_steps))
+        self._tables["step"].add(map(_step_row, steps, self.story.work))
+        self._tables["event"].add(self._event_rows(first, steps))
         story, tables = self.story, self._tables
-        tables["span"].add(*map(_span_row, islice(story.spans, self._num_spans, None)))
-        tables["mark"].add(*map(_mark_row, islice(story.marks, self._num_marks, None)))
+        tables["span"].add(map(_span_row, islice(story.spans, self._num_spans, None)))
+        tables["mark"].add(map(_mark_row, islice(story.marks, self._num_marks, None)))
         self._num_spans, self._num_marks = len(story.spans), len(story.marks)
         spans, marks = story.unfinished()
         open_rows = {"span": map(_span_row, spans), "mark": map(_mark_row, marks)}
@@ -69,17 +69,18 @@ class GrowingPack:
 
     def _add_requests(self) -> None:
         table, known = self._tables["request"], len(self._index)
-        for record in islice(self.recording.records.values(), known, len(self.story.ids)):
-            self._index[record.request_id] = len(self._index)
-            table.add(_request_row(record))
+        records = list(islice(self.recording.records.values(), known, len(self.story.ids)))
+        for number, record in enumerate(records, known):
+            self._index[record.request_id] = number
+        table.add(map(_request_row, records))
         table.columns["output"][: len(self._index)] = self.story.counts
 
-    def _add_events(self, number: int, step: StepRecord) -> None:
-        for after, events in enumerate((step.block_events, step.block_events_after)):
-            for event in events:
-                request = self._index.get(event.request_id, 0)
-                kind = EVENTS.index(event.kind)
-                self._tables["event"].add((2 * number + after, event.block, request, kind))
+    def _event_rows(self, first: int, steps: list[StepRecord]) -> Iterator[tuple[float, ...]]:
+        index = self._index
+        for number, step in enumerate(steps, first):
+            for after, events in enumerate((step.block_events, step.block_events_after)):
+                for kind, block, request_id in events:
+                    yield 2 * number + after, block, index.get(request_id, 0), _EVENT[kind]
 
 
 class _Table:
@@ -90,11 +91,12 @@ class _Table:
         self.kinds = dict(column.split(":") for column in columns.split())
         self.columns = {c: np.zeros(64, TYPES[kind]) for c, kind in self.kinds.items()}
 
-    def add(self, *rows: tuple[float, ...]) -> None:
-        if not rows:
+    def add(self, rows: Iterable[tuple[float, ...]]) -> None:
+        columns = list(zip(*rows, strict=True))
+        if not columns:
             return
-        end = self.length + len(rows)
-        for name, values in zip(self.columns, zip(*rows, strict=True), strict=True):
+        end = self.length + len(columns[0])
+        for name, values in zip(self.columns, columns, strict=True):
             if end > len(self.columns[name]):
                 more = np.zeros(max(end, len(self.columns[name])), TYPES[self.kinds[name]])
                 self.columns[name] = np.concatenate([self.columns[name], more])
@@ -104,7 +106,7 @@ class _Table:
     def arrays(self, more: list[tuple[float, ...]]) -> list[tuple[str, str, NDArray[Any]]]:
         """(name, type, numbers) of each column, with ``more`` rows that are not kept."""
         length = self.length
-        self.add(*more)
+        self.add(more)
         end, self.length = self.length, length
         return [
             (f"{self.name}_{column}", self.kinds[column], values[:end])
@@ -116,12 +118,17 @@ class _Table:
 
 
 def _step_row(step: StepRecord, work: list[Work]) -> tuple[float, ...]:
-    tokens = dict.fromkeys(Phase, 0)
+    prefill = decode = padding = 0
     for item in work:
-        tokens[item.phase] += item.num_tokens
+        if item.phase is Phase.DECODE:
+            decode += item.num_tokens
+        elif item.phase is Phase.PREFILL:
+            prefill += item.num_tokens
+        else:
+            padding += item.num_tokens
     waits = WAITS.index(step.waiting_for) + 1 if step.waiting_for in WAITS else 0
-    phases = (tokens[Phase.PREFILL], tokens[Phase.DECODE], tokens[Phase.PADDING])
-    return (step.start_time, step.end_time, *phases, step.num_waiting, step.num_free_blocks, waits)
+    counts = (prefill, decode, padding, step.num_waiting, step.num_free_blocks, waits)
+    return (step.start_time, step.end_time, *counts)
 
 
 def _span_row(span: Span) -> tuple[float, ...]:
