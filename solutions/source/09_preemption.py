@@ -174,7 +174,7 @@ check("09.3")
 
 # %%
 run = serve(QUARREL, ContinuousScheduler(1), policy=Bully())
-timeline(run, by="request", title="Two users, one slot. What is going on from step 8 on?")
+timeline(run, by="request", title="Two users, one slot. What is going on from step 30 on?")
 
 # %% [markdown]
 # Give `pauses`, the number of preemptions in this run. Then write `displaces` of `Calm`, so that the
