@@ -17,18 +17,19 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from toyserve import __version__
-from toyserve.cli import demo, doctor, lab, run
+from toyserve.cli import check, demo, doctor, grade, lab, progress, release, run
 from toyserve.cli.parser import CommandParser
 
 BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
 
-_COMMANDS = (demo, run, lab, doctor)
+_COMMANDS = (demo, run, lab, check, progress, doctor, release, grade)
 # Commands that other parts of toyserve bring along: the first module here that exists is asked for
 # ``main(arguments) -> exit code``.
 _ELSEWHERE: dict[str, tuple[tuple[str, ...], str]] = {
     "bench": (("toyserve.bench",), "measure this machine's engine, side by side with others"),
     "view": (("toyserve.view", "toyserve.viz.view"), "one recording as one HTML page"),
     "serve": (("toyserve.server.command",), "a model behind OpenAI's API, with a dashboard"),
+    "bench-serve": (("toyserve.server.bench_command",), "how much load a server can take"),
     "plan": (("toyserve.plan",), "how many requests a GPU can take, by the cost model"),
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from toyserve.course.checks.examine import LIMIT, examine
@@ -34,8 +35,18 @@ def check(key: str, cases: Sequence[Case] | None = None, *, limit: float = LIMIT
         kept = _from_notebook(part, cases, namespace)
         outcome = examine(exercise, part, namespace, cases, kept, limit)
     show(Feedback(outcome, exercise))
+    _remember(key, outcome.right)
     if not outcome.right:
         raise CheckFailed(f"{key} is not right yet: see above.")
+
+
+def _remember(key: str, right: bool) -> None:
+    """For `toyserve progress`, where the notebook lies in a learner's course folder."""
+    from toyserve.course.exercise_progress import find_lab, note_progress
+
+    lab = find_lab(Path.cwd())
+    if lab is not None:
+        note_progress(lab, {key: right})
 
 
 def seed_of(namespace: Any) -> int:

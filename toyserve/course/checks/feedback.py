@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+import re
 from typing import Any
 
 from toyserve.course.checks.examine import Outcome
@@ -64,7 +65,7 @@ def feedback_lines(outcome: Outcome, exercise: Exercise) -> list[str]:
         )
         return lines
     lines = [f"✗ {part.key}, {part.title}: not yet.", sentence(outcome.text)]
-    nothing_yet = outcome.text.startswith("there is no ")
+    nothing_yet = re.search("^there is no |still to be written", outcome.text)
     if outcome.case is not None and outcome.case.get("what") and not nothing_yet:
         lines.append(f"The smallest case that shows it: {outcome.case['what']}.")
     return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -161,7 +162,9 @@ class _Run:
         mine = [i for i, s in enumerate(steps) if s.kind == "answer" and s.key == key]
         others = [s for s in steps[:end] if s.kind in ("answer", "extra") and s.key != key]
         text = self.outcomes[key].text
-        unfinished = "still to be written" in text or key in self.plan.missing
+        unfinished = re.search("still to be written|had not ended", text) or (
+            key in self.plan.missing
+        )
         return bool(others and mine) and not unfinished and not set(mine) & set(self.deadly)
 
     def _alone(self, key: str) -> None:

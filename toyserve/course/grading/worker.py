@@ -56,11 +56,14 @@ def main(control: socket.socket) -> None:
     """Serve ``{"start": limits}`` (a session's socket comes along) and ``{"end": pid}``."""
     _load()
     send(control, {"ready": os.getpid()})
-    folder = ""
+    folder, pid = "", 0
     while True:
         try:
             message, fds = _receive_with_socket(control)
-        except EOFError:
+        except (EOFError, OSError):  # the grader is gone
+            if pid:
+                _end(pid)
+                shutil.rmtree(folder, ignore_errors=True)
             return
         if "start" in message:
             channel = socket.socket(fileno=fds[0])
@@ -72,9 +75,10 @@ def main(control: socket.socket) -> None:
             channel.close()
             send(control, {"pid": pid})
         else:
-            _end(message["end"])
+            _end(pid)
             shutil.rmtree(folder, ignore_errors=True)
-            send(control, {"ended": message["end"]})
+            send(control, {"ended": pid})
+            pid = 0
 
 
 def _receive_with_socket(control: socket.socket) -> tuple[Any, list[int]]:

@@ -1,0 +1,42 @@
+"""What a learner has solved so far, remembered in their own folder.
+
+``check`` in a notebook and ``toyserve check`` write it, ``toyserve progress`` shows it. It is no
+grade: grades come from running a submission anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+from toyserve.course.workspace import MANIFEST
+
+FILE = ".toyserve-progress.json"
+
+
+def find_lab(start: Path) -> Path | None:
+    """The learner's course folder: ``start``, one above it, or ``toyserve-lab`` in it."""
+    start = start.resolve()
+    for folder in (start, *start.parents, start / "toyserve-lab"):
+        if (folder / MANIFEST).is_file():
+            return folder
+    return None
+
+
+def read_progress(lab: Path) -> dict[str, bool]:
+    """Part → was it right when it was last checked? {} when nothing (readable) is there."""
+    try:
+        data = json.loads((lab / FILE).read_text(encoding="utf-8"))
+        return {str(key): value is True for key, value in data.items()}
+    except (OSError, ValueError, AttributeError):
+        return {}
+
+
+def note_progress(lab: Path, results: dict[str, bool]) -> None:
+    """Remember these; a folder that cannot be written is no reason to stop."""
+    known = read_progress(lab) | results
+    part = lab / f"{FILE}.part"
+    with contextlib.suppress(OSError):
+        part.write_text(json.dumps(known, indent=1, sort_keys=True), encoding="utf-8")
+        part.replace(lab / FILE)
