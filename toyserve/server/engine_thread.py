@@ -70,6 +70,7 @@ class EngineThread:
         self.failure: str | None = None  # of the last step, until one succeeds
         self.failure_time = 0.0
         self.num_steps = 0
+        self.num_turned_away = 0  # by a full queue
         self._num_unfinished = 0  # let in and not ended, those still on their way included
         self._orders: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
@@ -117,6 +118,7 @@ class EngineThread:
             if self._closing:
                 raise Stopped("the server is shutting down")
             if self._num_unfinished + len(tickets) > self.capacity:
+                self.num_turned_away += 1
                 raise QueueFull(
                     f"{self._num_unfinished} requests are running or waiting and the server takes "
                     f"{self.capacity}: try again later"
