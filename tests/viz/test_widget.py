@@ -16,7 +16,8 @@ from toyserve.schedulers import ContinuousScheduler
 
 pytest.importorskip("anywidget")
 
-from toyserve.viz import Timeline, explore, live, playground, why
+from toyserve.viz import Timeline, explore, live, playground, why, widget_playground
+from toyserve.viz.playground_run import run_settings
 
 
 def test_a_timeline_keeps_its_run_and_state_in_synced_traits_and_brings_a_png() -> None:
@@ -54,6 +55,40 @@ def test_of_200_quick_moves_the_playground_shows_the_last_and_makes_one_run() ->
         assert board.view.recording is board.recording
 
     asyncio.run(move())
+
+
+def test_a_long_run_is_shown_so_far_then_whole_and_a_further_move_takes_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(widget_playground, "SLICE_TIME", 0.002)
+
+    async def move() -> None:
+        board = playground(num_requests=20)
+        board.controls["max_running"].value = 1
+        while board.num_runs < 1:
+            await asyncio.sleep(0.01)
+        assert "going on" in board.note.value
+        assert board.view.header["num_steps"] > 0
+        overtaken, board.controls["rate"].value = board.recording, 5
+        while board.num_runs < 2 or "going on" in board.note.value:
+            await asyncio.sleep(0.01)
+        whole = run_settings(board.settings)
+        assert board.recording.steps == whole.steps
+        assert board.view.header["num_steps"] == len(whole.steps)
+        assert overtaken is not board.recording
+
+    asyncio.run(move())
+
+
+def test_what_is_not_possible_is_said_and_goes_when_the_slider_goes_back() -> None:
+    board = playground(num_requests=5)
+    words = board.note.value
+    board.controls["token_budget"].value = 16
+    board.controls["max_running"].value = 32
+    assert "Not possible" in board.note.value
+    assert board.settings.max_running == 16
+    board.reset()
+    assert board.note.value == words
 
 
 def test_the_playgrounds_code_makes_the_same_run_and_reset_brings_back_the_first() -> None:

@@ -56,8 +56,11 @@ class Settings:
         return arguments
 
 
-def run_settings(settings: Settings) -> Recording:
-    """Simulate it, without tensors. Raises ValueError in one sentence for what cannot be."""
+def engine_of(settings: Settings) -> Engine:
+    """The engine with all its requests, before its first step; it computes without tensors.
+
+    Raises ValueError in one sentence for what cannot be.
+    """
     workload = poisson(settings.num_requests, settings.rate, settings.seed, users=NUM_USERS)
     clock, limit = VirtualClock(), get_model(settings.model).max_model_len
     engine = Engine(
@@ -77,7 +80,14 @@ def run_settings(settings: Settings) -> Recording:
         clock=clock,
         max_model_len=limit,
     )
-    return engine.run(workload.requests_for_engine())
+    for request in workload.requests_for_engine():
+        engine.add_request(request)
+    return engine
+
+
+def run_settings(settings: Settings) -> Recording:
+    """Simulate it to its end. Raises ValueError in one sentence for what cannot be."""
+    return engine_of(settings).run()
 
 
 _CODE = """\

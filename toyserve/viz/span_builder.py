@@ -17,7 +17,7 @@ from toyserve.viz.style import State
 _STATES = {phase: State(phase) for phase in Phase}  # a look-up, as it runs once per token
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Track:
     """One request while the run is replayed."""
 
@@ -84,12 +84,13 @@ class SpanBuilder:
         for record in islice(self.recording.records.values(), len(self.ids), None):
             self._add(record)
         gone = [track for track in self._open.values() if _is_gone(self._record(track))]
+        gone.sort(key=lambda track: -self._finish_time(track))  # the next to go is the last
         self.work = []
         for step in islice(self.recording.steps, self.num_steps, None):
             self._starts.append(step.start_time)
             self._ends.append(step.end_time)
             self.work.append(self._replay.next(step))
-            gone = self._release(step, gone)
+            self._release(step, gone)
             self._step(self.num_steps - 1, step, self.work[-1])
 
     def unfinished(self) -> tuple[list[Span], list[Mark]]:
@@ -117,6 +118,9 @@ class SpanBuilder:
 
     def _record(self, track: _Track) -> RequestRecord:
         return self.recording.records[track.request_id]
+
+    def _finish_time(self, track: _Track) -> float:
+        return self._record(track).finish_time or 0.0
 
     # -- the replay -----------------------------------------------------------------------------
 
@@ -179,16 +183,17 @@ class SpanBuilder:
         if not swapped:
             track.context = 0
 
-    def _release(self, step: StepRecord, gone: list[_Track]) -> list[_Track]:
-        """Let go of those who have ended, unless still padded; returns who is yet to go."""
-        if not gone and not self._leaving:
-            return gone
-        now, busy = step.start_time, (*step.num_padded_tokens, *step.num_scheduled_tokens)
-        later = [t for t in gone if (self._record(t).finish_time or now) > now]
-        leaving = [t for t in gone if t not in later] + self._leaving
-        self._leaving = [track for track in leaving if track.request_id in busy]
+    def _release(self, step: StepRecord, gone: list[_Track]) -> None:
+        """Let go of those who have ended, unless still padded; takes them out of ``gone``."""
+        while gone and self._finish_time(gone[-1]) <= step.start_time:
+            self._leaving.append(gone.pop())
+        if not self._leaving:
+            return
+        leaving, self._leaving = self._leaving, []
         for track in leaving:
-            if track.request_id in busy:
+            name = track.request_id
+            if name in step.num_padded_tokens or name in step.num_scheduled_tokens:
+                self._leaving.append(track)
                 continue
             spans, marks = self._rest(track)
             self.spans += spans
@@ -198,7 +203,6 @@ class SpanBuilder:
                 self.slots.give_back(track.slot)
             track.outside, track.slot, track.state = None, None, None
             self._open.pop(track.request_id, None)
-        return later
 
     def _close(self, track: _Track, until: float) -> None:
         """End the open span; what lies between it and ``until`` was STALLED."""

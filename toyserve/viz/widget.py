@@ -26,6 +26,10 @@ class Timeline(anywidget.AnyWidget):
 
     step: counted from 1; set it, or observe it. playing: bool. zoom: [first, last] step shown, []
     for all of them. by: "slot" or "request". theme: "auto", "light" or "dark".
+    explain: with every step's decision in words, if the run is short enough for that.
+
+    A notebook that was saved with its widgets' state (``toyserve lab`` does) plays without a
+    kernel; without state a still picture stands there instead.
     """
 
     _esm = module_source()
@@ -41,17 +45,26 @@ class Timeline(anywidget.AnyWidget):
     still = traitlets.Unicode("").tag(sync=True)  # the end of the picture that the widget replaces
 
     def __init__(
-        self, recording: Recording, *, by: str = "slot", step: int = 1, theme: str = "auto"
+        self,
+        recording: Recording,
+        *,
+        by: str = "slot",
+        step: int = 1,
+        theme: str = "auto",
+        explain: bool = False,
     ) -> None:
         check_choice("by", by, ("slot", "request"))
         check_choice("theme", theme, ("auto", "light", "dark"))
-        header, grid = pack(recording)
+        header, grid = pack(recording, explain=explain)
         self.recording = recording
         super().__init__(header=header, grid=grid, by=by, theme=theme, step=step)
 
     def show(self, recording: Recording, *, explain: bool = False) -> None:
         """Another run, or the same one further on, in the same picture."""
-        header, grid = pack(recording, explain=explain)
+        self.show_packed(recording, *pack(recording, explain=explain))
+
+    def show_packed(self, recording: Recording, header: dict[str, Any], grid: bytes) -> None:
+        """``show`` of what ``widget_data.pack`` or ``refreshed`` gave."""
         self.recording = recording
         with self.hold_sync():
             self.header, self.zoom, self.sentence = header, [], {}
@@ -95,8 +108,7 @@ def explore(recording: Recording, *, by: str = "slot", step: int = 1) -> Timelin
     Short runs carry every step's words with them; of longer ones Python makes those of the step
     that is looked at, and without a kernel the shorter sentence of the picture stands there.
     """
-    view = Timeline(recording, by=by, step=step)
-    view.show(recording, explain=True)
+    view = Timeline(recording, by=by, step=step, explain=True)
     if "why" not in view.header:
         view.observe(_explain(view), names="step")
         _explain(view)({"new": view.step})

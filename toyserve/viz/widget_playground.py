@@ -10,18 +10,29 @@ import anywidget
 import ipywidgets as w
 import traitlets
 
+from toyserve.clock import WallClock
+from toyserve.engine import Engine
 from toyserve.hardware import HARDWARE
 from toyserve.modelspecs import MODELS
 from toyserve.parts import SCHEDULERS
 from toyserve.policies import POLICIES
 from toyserve.recording import Recording
 from toyserve.viz.assets import read
-from toyserve.viz.playground_run import Settings, as_code, memory_note, run_settings
+from toyserve.viz.growing import GrowingPack
+from toyserve.viz.playground_run import (
+    Settings,
+    as_code,
+    engine_of,
+    memory_note,
+    run_settings,
+)
 from toyserve.viz.still import show_with_still, still_picture, tail_of
 from toyserve.viz.widget import Timeline
+from toyserve.viz.widget_data import refreshed
 from toyserve.viz.words import format_seconds
 
-QUIET_TIME = 0.04  # seconds without a further move before the run is made
+QUIET_TIME = 0.03  # seconds without a further move before the run is made
+SLICE_TIME = 0.08  # seconds of simulation before there is something to see
 
 
 class CopyButton(anywidget.AnyWidget):
@@ -33,13 +44,17 @@ class CopyButton(anywidget.AnyWidget):
 
 
 class Playground(w.VBox):
-    """settings: what the sliders say. recording: the run of it. view: its Timeline."""
+    """settings: what the sliders say. recording: the run of it. view: its Timeline.
+
+    In a notebook a run that takes long is shown so far at once, and whole when it is over.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.start = self.settings = settings
         self.num_runs = 0
         self._timer: asyncio.TimerHandle | None = None
         self._quiet = False
+        self._run: _Run | None = None
         self.controls: dict[str, Any] = _controls(settings)
         for control in self.controls.values():
             control.observe(self._on_move, names="value")
@@ -85,39 +100,78 @@ class Playground(w.VBox):
         """Make the run that the sliders say now. What cannot be is said in the note."""
         values = {name: _meant(control.value) for name, control in self.controls.items()}
         settings = self.start.replaced(**values)
-        if settings == self.settings:
+        if settings == self.settings:  # back where it was, from what cannot be
+            self._tell(self._run is None or self._run.is_over)
             return
         try:
-            recording = run_settings(settings)
+            run = _Run(engine_of(settings))
         except ValueError as error:
             self.note.value = f"<b>Not possible:</b> {html.escape(str(error))}"
             return
-        self.settings, self.recording = settings, recording
+        self.settings, self.recording, self._run = settings, run.engine.recording, run
         self.num_runs += 1
-        self.view.show(recording)
-        self._tell()
+        self._go_on(run, first=True)
+
+    def _go_on(self, run: _Run, *, first: bool = False) -> None:
+        """A long run is shown as far as it came in a moment, and at its end once more; in between
+        the sliders are listened to, and a further move takes its place."""
+        if run is not self._run:
+            return
+        loop = _loop()
+        run.advance(SLICE_TIME if loop else None)
+        if first or run.is_over:
+            self.view.show_packed(self.recording, *refreshed(run.growing))
+            self._tell(run.is_over)
+        if not run.is_over and loop:
+            loop.call_later(QUIET_TIME, self._go_on, run)
 
     def _on_move(self, _: object) -> None:
         """The last value wins: a run is made when the sliders have been still for a moment."""
         if self._quiet:
             return
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:  # no notebook: at once
+        loop = _loop()
+        if loop is None:  # no notebook: at once
             self.update()
             return
         if self._timer is not None:
             self._timer.cancel()
         self._timer = loop.call_later(QUIET_TIME, self.update)
 
-    def _tell(self) -> None:
+    def _tell(self, is_over: bool = True) -> None:
         chunked = self.settings.scheduler == "chunked"
         for name in ("token_budget", "max_chunk"):
             self.controls[name].disabled = not chunked
         self.controls["max_running"].disabled = self.settings.scheduler == "sequential"
-        self.note.value = _note(self.settings, self.recording)
+        so_far = f"<i>The first {self.recording.num_steps:,} steps, going on:</i> "
+        self.note.value = ("" if is_over else so_far) + _note(self.settings, self.recording)
         self.copy.text = as_code(self.settings)
         self.code.value = f"<pre>{html.escape(self.copy.text)}</pre>"
+
+
+class _Run:
+    """A simulation in slices."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.growing = GrowingPack(engine.recording)
+        self._clock = WallClock()
+
+    @property
+    def is_over(self) -> bool:
+        return not self.engine.has_unfinished
+
+    def advance(self, duration: float | None) -> None:
+        """Run for ``duration`` seconds, or (None) to the end."""
+        end = None if duration is None else self._clock.now() + duration
+        while self.engine.has_unfinished and (end is None or self._clock.now() < end):
+            self.engine.step()
+
+
+def _loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def playground(**start: Any) -> Playground:
