@@ -97,7 +97,9 @@ def test_a_learner_who_solves_it_is_told_so_and_goes_on_with_the_own_code() -> N
         num_computed = len(token_ids)
 """
     nobody = "        # ↓ nobody is ever admitted\n"
-    admits = "        if not self.running:\n            self.admit(plan, self.next_waiting())\n"
+    admits = """        if not self.running and self.waiting:
+            self.admit(plan, self.next_waiting())
+"""
     changes = {
         forgetful: own,
         nobody: admits,
@@ -114,7 +116,7 @@ def test_a_learner_who_solves_it_is_told_so_and_goes_on_with_the_own_code() -> N
         printed(notebook, i) for i in range(last) if "outputs" in notebook.cells[i]
     )
     assert "✓ The same tokens from 19 positions" in everything
-    assert "✓ A, B, C, one after the other." in everything
+    assert "✓ A, B, C, one after the other, and D later." in everything
     assert printed(notebook, last).count("✓") == 4
     shown = next(c for c in notebook.cells if c.source == "show_source(Mine, SequentialScheduler)")
     assert "MyServer" in shown.outputs[0].data["text/plain"]
