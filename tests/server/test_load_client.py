@@ -21,6 +21,7 @@ from toyserve.server.load_client import Target, _Sender, at_rate, measure, probe
 from toyserve.server.load_sweep import find_capacity, judge, queue_growth
 from toyserve.workload import Workload, WorkloadRequest, make_workload
 
+LONG = "prompt_min=4,prompt_max=20,output_min=40,output_max=60"  # more than 24 blocks hold
 SHORT = "prompt_min=4,prompt_max=20,output_min=2,output_max=12"
 
 
@@ -68,7 +69,7 @@ def test_client_and_server_tell_of_the_same_tokens_and_the_client_sees_them_late
 
 def test_metrics_say_the_same_as_the_recording(serve) -> None:
     server = serve(make_llm(num_blocks=24, prefix_caching=True))
-    measure(Target(server.url), make_workload(f"burst:n=20,{SHORT}"))
+    measure(Target(server.url), make_workload(f"burst:n=20,{LONG}"))
     measure(Target(server.url), make_workload("burst:n=3,output_min=1,output_max=1"))
     records = list(server.recording.requests.values())
     values = {
