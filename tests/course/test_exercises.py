@@ -119,7 +119,7 @@ def test_it_has_three_to_six_parts_and_points_for_each(name: str) -> None:
 def test_a_rebuild_is_byte_identical(name: str) -> None:
     files = builder.build(ROOT / "solutions/source" / f"{name}.py", Path(store.FOLDER).parent)
     for path, text in files.items():
-        assert path.read_text(encoding="utf-8") == text, f"{path.name}: make exercises"
+        assert path.read_text(encoding="utf-8") == text, f"{path.name} is to be built"
 
 
 @pytest.mark.parametrize("seed", [0, 7])

@@ -110,7 +110,7 @@ def _read(path: Path) -> NotebookNode:
     try:
         return nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
     except OSError:
-        raise ValueError(f"{path} is not there: build it with make exercises") from None
+        raise ValueError(f"{path} is not there: the exercise builder makes it") from None
 
 
 def _copy_course(root: Path, target: Path) -> None:

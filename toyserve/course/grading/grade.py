@@ -111,7 +111,7 @@ class _Run:
         problems: dict[str, str] = {}
         index = 0
         try:
-            with self.sessions.session(self.limits) as session:
+            with self.sessions.session(self.exercise.name, self.limits) as session:
                 for index in indices:
                     if index not in self.deadly:
                         self._step(session, index, problems)

@@ -88,11 +88,12 @@ class Sessions:
         return ours
 
     @contextmanager
-    def session(self, limits: Limits) -> Iterator[Session]:
-        """A fresh process; whatever runs in it has ended when the block is left."""
+    def session(self, exercise: str, limits: Limits) -> Iterator[Session]:
+        """A fresh process, for this exercise; all that runs in it has ended after the block."""
         control = self._started()
         ours, theirs = socket.socketpair()
         start = {
+            "exercise": exercise,
             "memory_bytes": limits.memory_bytes,
             "forbidden": [str(place) for place in limits.forbidden],
             "files": dict(limits.files),

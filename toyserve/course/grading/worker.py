@@ -23,6 +23,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from toyserve.course.checks.examine import observe
+from toyserve.course.checks.part import Exercise, load_exercise
+from toyserve.course.exercise_session import new_namespace, run_cell
+
 MAX_MESSAGE = 64_000_000
 
 
@@ -102,7 +106,6 @@ def _load() -> None:
 
     matplotlib.use("agg")
     import toyserve.course.checks.runs
-    import toyserve.course.exercise_session
     import toyserve.metrics
     import toyserve.viz
     import toyserve.viz.compare  # noqa: F401
@@ -114,8 +117,9 @@ def _load() -> None:
 def _child(channel: socket.socket, folder: Path, limits: dict[str, Any]) -> None:
     """Never returns."""
     try:
+        exercise = load_exercise(limits["exercise"])
         _confine(folder, limits)
-        _serve(channel)
+        _serve(channel, exercise)
     finally:
         os._exit(0)
 
@@ -170,11 +174,7 @@ def _make_guard(forbidden: list[str]) -> Any:
     return guard
 
 
-def _serve(channel: socket.socket) -> None:
-    from toyserve.course.checks.examine import observe
-    from toyserve.course.checks.part import find_part
-    from toyserve.course.exercise_session import new_namespace, run_cell
-
+def _serve(channel: socket.socket, exercise: Exercise) -> None:
     namespace = new_namespace()
     while True:
         message = receive(channel)
@@ -182,8 +182,7 @@ def _serve(channel: socket.socket) -> None:
             problem = run_cell(message["run"], namespace, message["name"], message["limit"])
             send(channel, {"ran": problem})
             continue
-        _, part = find_part(message["observe"])
-        seen = []
+        part, seen = exercise.part(message["observe"]), []
         for case in message["cases"]:
             seen.append(observe(part, namespace, case, message["limit"]))
             if "failed" in seen[-1]:
