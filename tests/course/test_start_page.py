@@ -12,7 +12,7 @@ import pytest
 from toyserve.course import start_page
 from toyserve.course.builder import find_sources, target_of
 from toyserve.course.outline import LAYERS, read_outline
-from toyserve.course.progress import LessonState, lesson_state
+from toyserve.course.progress import LessonState, lesson_progress
 from toyserve.course.start_page import course_map, lesson_table
 from toyserve.course.workspace import prepare_workspace
 
@@ -23,7 +23,8 @@ def notebook(path: Path, first: str, *outputs: str, run: bool = True) -> Path:
     cells = [nbformat.v4.new_markdown_cell(first)]
     for text in outputs:
         stream = nbformat.v4.new_output("stream", text=text)
-        cells.append(nbformat.v4.new_code_cell("x", outputs=[stream], execution_count=int(run)))
+        code = "print('wrong', '✗')" if text.startswith("wrong") else "print('✓' if x else '✗')"
+        cells.append(nbformat.v4.new_code_cell(code, outputs=[stream], execution_count=int(run)))
     path.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
     return path
@@ -62,16 +63,28 @@ def test_every_number_of_the_course_has_one_layer() -> None:
 
 def test_progress_is_read_from_the_learner_s_own_files(folder: Path) -> None:
     file = folder / "04_b.ipynb"
-    assert lesson_state(file) is LessonState.NEW  # executed, but as delivered
-    assert lesson_state(folder / "99_gone.ipynb") is LessonState.NEW
-    notebook(file, "# 04 · Second", "✗ no", "more")
-    assert lesson_state(file) is LessonState.BEGUN
+
+    def progress() -> tuple[LessonState, int, int]:
+        found = lesson_progress(file)
+        return found.state, found.num_passed, found.num_checks
+
+    assert progress() == (LessonState.NEW, 0, 1)  # executed, but as delivered
+    assert lesson_progress(folder / "99_gone.ipynb").state is LessonState.NEW
+    notebook(file, "# 04 · Second", "✗ no", "✓ yes", "no check")
+    assert progress() == (LessonState.BEGUN, 1, 2)
     notebook(file, "# 04 · Second", "✓ yes", "Not yet: 12")
-    assert lesson_state(file) is LessonState.BEGUN
+    assert progress() == (LessonState.BEGUN, 1, 2)
     notebook(file, "# 04 · Second", "✓ yes", "more", run=False)
-    assert lesson_state(file) is LessonState.BEGUN
-    notebook(file, "# 04 · Second", "✓ yes", "more")
-    assert lesson_state(file) is LessonState.SOLVED
+    assert progress()[0] is LessonState.BEGUN
+    notebook(file, "# 04 · Second", "✓ yes", "wrong ✗ on purpose")
+    assert progress() == (LessonState.SOLVED, 1, 1)
+
+
+def test_every_lesson_of_the_course_has_checks_and_starts_unsolved() -> None:
+    for lesson in read_outline(LESSONS):
+        progress = lesson_progress(LESSONS / lesson.file)
+        assert progress.state is LessonState.NEW
+        assert progress.num_checks > progress.num_passed, lesson.file
 
 
 def test_the_table_links_every_lesson_and_says_what_is_next(folder: Path) -> None:

@@ -14,13 +14,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
 
 from toyserve.course.outline import LAYERS, Lesson, read_outline
-from toyserve.course.progress import LessonState, lesson_state
+from toyserve.course.progress import LessonProgress, LessonState, lesson_progress
 from toyserve.course.show import Shown
 from toyserve.course.workspace import find_course_folders
 from toyserve.viz.style import OWNERS, figure_of, new_axes, theme_of
 
 _COLUMNS = 5
-_SIGNS = {LessonState.NEW: "", LessonState.BEGUN: "◐ begun", LessonState.SOLVED: "● solved"}
 
 
 def lessons_here(folder: Path | None = None) -> tuple[Path, list[Lesson]]:
@@ -84,24 +83,31 @@ def _arrow(start: tuple[float, float], end: tuple[float, float], color: str) -> 
 def lesson_table(folder: Path | None = None) -> Shown:
     """Every lesson with its link, its question, its time and how far you are with it."""
     here, lessons = lessons_here(folder)
-    states = [lesson_state(here / lesson.file) for lesson in lessons]
+    progress = [lesson_progress(here / lesson.file) for lesson in lessons]
+    states = [one.state for one in progress]
     rows = "".join(
         f'<tr><td style="text-align:left;white-space:nowrap"><a href="{html.escape(one.file)}">'
         f"{one.number} · {html.escape(one.title)}</a></td>"
         f'<td style="text-align:left">{html.escape(one.question)}</td>'
         f'<td style="white-space:nowrap">{one.time}</td>'
-        f'<td style="white-space:nowrap">{_SIGNS[state]}</td></tr>'
-        for one, state in zip(lessons, states, strict=True)
+        f'<td style="white-space:nowrap">{_how_far(far)}</td></tr>'
+        for one, far in zip(lessons, progress, strict=True)
     )
     head = "".join(f"<th>{name}</th>" for name in ("lesson", "its question", "time", "you"))
     num_solved = states.count(LessonState.SOLVED)
     summary = f"{num_solved} of {len(lessons)} lessons solved. {_next_step(lessons, states)}"
     lines = [
-        f"{one.number} · {one.title:40} {one.time:10} {_SIGNS[state]}".rstrip()
-        for one, state in zip(lessons, states, strict=True)
+        f"{one.number} · {one.title:40} {one.time:10} {_how_far(far)}".rstrip()
+        for one, far in zip(lessons, progress, strict=True)
     ]
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
     return Shown("\n".join([*lines, "", summary]), f"{table}<p>{html.escape(summary)}</p>")
+
+
+def _how_far(progress: LessonProgress) -> str:
+    if progress.state is LessonState.BEGUN:
+        return f"◐ begun, {progress.num_passed} of {progress.num_checks} ✓"
+    return "● solved" if progress.state is LessonState.SOLVED else ""
 
 
 def _next_step(lessons: list[Lesson], states: list[LessonState]) -> str:
