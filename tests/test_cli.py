@@ -265,7 +265,7 @@ def test_a_fault_of_toyserve_itself_is_not_dressed_up_as_the_users(
     def broken(*_: object) -> None:
         raise AssertionError("books do not balance")
 
-    monkeypatch.setattr("toyserve.cli.serve.make_job", broken)
+    monkeypatch.setattr("toyserve.cli.job.make_job", broken)
     with pytest.raises(AssertionError, match="books"):
         main(SIMULATED)
 

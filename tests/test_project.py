@@ -142,11 +142,18 @@ def test_every_toyserve_command_in_the_readme_is_one() -> None:
     parser = make_parser()
     commands = [shlex.split(line, comments=True) for line in shell_lines()]
     commands = [c for c in commands if c[0].endswith("toyserve")]
-    names = {"demo", "run", "lab", "doctor", "plan", "bench"}
+    names = {"demo", "run", "lab", "doctor", "plan", "bench", "serve", "bench-serve"}
+    names |= {"check", "progress", "release", "grade"}
     assert {c[1] for c in commands} == names, "every command is shown, and no other"
     for command in commands:
         if command[1] == "plan":
             assert main(command[1:]) == 0
+        elif command[1] in ("serve", "bench-serve"):
+            from toyserve.server import bench_command
+            from toyserve.server import command as serve_command
+
+            own = {"serve": serve_command, "bench-serve": bench_command}[command[1]]
+            own.make_parser().parse_args(command[2:])
         elif command[1] != "bench":  # minutes of measuring, with a parser of its own
             parser.parse_args(command[1:])
 

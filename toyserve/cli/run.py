@@ -99,7 +99,7 @@ def _number(text: str) -> float:
 
 
 def execute(options: argparse.Namespace) -> int:
-    from toyserve.cli import serve
+    from toyserve.cli import job as jobs
     from toyserve.terminal import Progress
 
     if options.prompt and options.workload:
@@ -108,7 +108,7 @@ def execute(options: argparse.Namespace) -> int:
         raise ValueError("--max-tokens would do nothing: a workload says how long its answers are")
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)  # before the work, not after
-    job = serve.make_job(options)
+    job = jobs.make_job(options)
     with Progress(job.num_requests, sys.stderr) as progress:
         job.engine.on_step.append(progress.step)
         outputs = job.serve()
