@@ -275,10 +275,16 @@ for ax, (step, what) in zip(axes, lines.items(), strict=True):
 axes[0].figure
 
 # %%
-enters = next(s.index + 1 for s in mine.steps if "E" in s.admitted)
-waits = [s.index + 1 for s in mine.steps if s.waiting_for == "memory" and s.num_free_blocks >= 3]
-print(f"E comes in at step {enters}; in steps {waits} it waited beside at least 3 free blocks")
-assert enters == 9 and 5 in waits
+from itertools import pairwise
+
+enters = next(step.index + 1 for step in mine.steps if "E" in step.admitted)
+waits = [
+    step.index + 1
+    for before, step in pairwise(mine.steps)
+    if step.waiting_for == "memory" and before.num_free_blocks >= 3
+]
+print(f"E comes in at step {enters}; in steps {waits} it waited beside 3 free blocks")
+assert enters == 9 and waits == [5, 6, 7, 8]
 
 # %% [markdown]
 # The same run to play with: press play, or click into the picture. The block map below it is that
