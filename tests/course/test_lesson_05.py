@@ -132,9 +132,13 @@ def test_a_learner_who_solves_it_is_told_so() -> None:
     [
         # prompts under way before decodes: A is starved
         (OWN.replace("key=lambda r: r.is_prefilling", "key=lambda r: not r.is_prefilling"), "A, w"),
-        (OWN.replace("n == 0 or not", "not"), "plans 0 tokens"),
+        # two tokens of a prompt, whatever is left: right for G's 100 tokens and no others
+        (
+            OWN.replace("self.token_budget - plan.total_tokens)", "2)"),
+            "are cut into [256, 2, 2, 2]",
+        ),
     ],
-    ids=["prompts first", "an empty chunk"],
+    ids=["prompts first", "always two"],
 )
 def test_a_learner_s_usual_slips_get_a_sentence(wrong: str, told: str) -> None:
     notebook, end = run_changed(NAME, {WHOLE: wrong}, "def try_out(cls)")
