@@ -514,7 +514,8 @@ rows = [(n, f"{a:.1f}", f"{b:.1f}", f"{a / b:.1f} ×") for n, (a, b) in here.ite
 print(text_table(("tokens of context", "recompute, ms", "swap, ms", "ratio"), rows))
 
 # %% [markdown]
-# On the CPU where this was measured there is no crossing: swap wins at every length. There, "device" and "host" are the same
+# On the CPU where this was measured there is no crossing: swap wins at every length. There, "device" and "host" are
+# the same
 # memory, so swapping is a mere copy, and no arithmetic hides behind the reading of weights, because it is the
 # arithmetic that everybody waits for. The GPU's two reasons are both absent.
 #

@@ -142,7 +142,7 @@ for user in ("bob", "ann", "cat", "dan"):
 
 # %% [markdown]
 # Bob crawls a site: everything at once, and he is in no hurry. Ann chats. Cat wants long reports. Dan comes
-# at half past two with six questions. What does each of them wait?
+# after 2.5 seconds with six questions. What does each of them wait?
 
 # %%
 from toyserve.metrics import jain_index
@@ -298,8 +298,8 @@ assert ann_gain > 4
 assert 1 < bob_pays < 3
 
 # %% [markdown]
-# Ann gains a lot and Bob pays a little, because he wants much and she wants little. The throughput is almost the
-# same: the slots are as full as before, with others in them.
+# Ann's wait shrinks to a small part, Bob's doubles: she wants little, so giving it to her at once costs him
+# little. The throughput is almost the same: the slots are as full as before, with others in them.
 #
 # ## Misconception: "fair means the same number of requests"
 #
@@ -338,7 +338,7 @@ assert jain_index(served["counter"]) > 0.97 > 0.7 > jain_index(served["round rob
 assert jain_index(served["shortest first"]) < 0.55
 
 # %% [markdown]
-# *Jain's index* is 1 if all get the same and 1/n if one of n gets everything.
+# *Jain's index* measures how equal shares are: 1 if all get the same, 1/n if one of n gets everything.
 #
 # - **Round robin** is fair to whoever sends *long* requests. Users learn that quickly, and send
 #   longer ones.
@@ -732,9 +732,8 @@ def draw_waits(policy, ax=None):
 
 def sliding(name, options, value, policy_of):
     """A slider, and the picture of the policy that it makes."""
-    slider = SelectionSlider(
-        description=name, options=options, value=value, continuous_update=False
-    )
+    look = {"style": {"description_width": "initial"}, "continuous_update": False}
+    slider = SelectionSlider(description=name, options=options, value=value, **look)
     picture = Image(width=700)
 
     def show(_=None):

@@ -123,3 +123,16 @@ def test_a_class_that_fails_gets_its_error_as_a_sentence() -> None:
     own = "        return running[99]\n        # ↑"
     notebook, end = run_changed(NAME, {"        return running[0]\n        # ↑": own}, "chosen = [")
     assert "an error, IndexError" in printed(notebook, end)
+
+
+@pytest.mark.slow
+def test_a_learner_who_mends_the_fault_is_told_so() -> None:
+    old = "num_tokens = request.num_prompt_tokens\n        return"
+    read_all = {
+        old: "num_tokens = None\n        return",
+        "request.num_computed_tokens = request.num_tokens - 1\n        return finished\n\n\ndef": (
+            "pass\n        return finished\n\n\ndef"
+        ),
+    }
+    notebook, end = run_changed(NAME, read_all, "try_out(Mended)")
+    assert printed(notebook, end).count("✓") == 2
