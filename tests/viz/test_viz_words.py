@@ -137,3 +137,9 @@ def test_words():
         "12.3 ms",
         "1.5 s",
     ]
+
+
+def test_why_says_token_of_a_chunk_of_one():
+    recording = run(ChunkedScheduler(4, 4), {"A": 3}, prompts={"A": 13})
+    assert "A reads tokens 9 to 12 of its 13-token prompt" in str(why(recording, 3))
+    assert "A reads token 13 of its 13-token prompt" in str(why(recording, 4))

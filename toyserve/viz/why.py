@@ -157,10 +157,9 @@ def _read(recording: Recording, item: Work) -> str:
         return f"{name} reads prompt and answer so far again ({tokens})"
     if item.context_len == item.num_tokens == num_prompt:
         return f"{name} reads its prompt ({tokens})"
-    first = item.context_len - item.num_tokens + 1
-    return (
-        f"{name} reads tokens {first:,} to {item.context_len:,} of its {num_prompt:,}-token prompt"
-    )
+    first, last = item.context_len - item.num_tokens + 1, item.context_len
+    which = f"token {last:,}" if first == last else f"tokens {first:,} to {last:,}"
+    return f"{name} reads {which} of its {num_prompt:,}-token prompt"
 
 
 def _chosen(recording: Recording, step: StepRecord, queue: list[str]) -> str:
