@@ -174,6 +174,7 @@ def main() -> int:
     parser.add_argument("--max-tokens", type=int, default=24)
     options = parser.parse_args()
     command = [sys.executable, "-m", "toyserve", "serve", "--port", "0", "--prefix-caching"]
+    command += ["--max-steps", "200"]  # so that the recording is soon as long as it gets
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         url = server.stdout.readline().split(" at ")[1].split("/v1")[0]

@@ -13,7 +13,7 @@ from hypothesis.errors import Unsatisfiable
 from raw import eventually, post
 from schemathesis import GenerationMode
 
-MAX_EXAMPLES = 15  # per endpoint and kind
+MAX_EXAMPLES = 8  # per endpoint and kind
 
 
 @pytest.fixture(scope="module")

@@ -45,6 +45,7 @@ _SERVER = {
     "max-queue": (int, "requests that may wait; one more is answered 429 (128)"),
     "max-body-bytes": (int, "longest body of a request (1000000)"),
     "record": (Path, "write every decision to this file, as it happens"),
+    "max-steps": (int, "steps kept in memory, for the dashboard (2000)"),
     "drain-time": (float, "seconds that answers under way get at the end (5)"),
 }
 
