@@ -427,7 +427,7 @@ def layout(rows):
 
 encode, decode = llm.tokenizer.encode, llm.tokenizer.decode
 SPEECH = "HAMLET:\nTo be, or not to be, that is the question:\nWhether 'tis nobler in the mind"
-texts = [encode("JULIET:\n")[:1], encode("ROMEO:\nBut, soft! what light through")[:7], encode(SPEECH * 3)[:30]]  # fmt: skip
+texts = [encode("JULIET:\n")[:1], encode("ANTONY:\nFriends, Romans, countrymen")[:7], encode(SPEECH * 3)[:30]]  # fmt: skip
 
 
 def compare(layout, prompts):
