@@ -227,7 +227,8 @@ except AssertionError as error:
     print(f"with the check on: {error}")
 
 # %% [markdown]
-# A page is on the list of free ones while somebody still reads it. **Mend it:** change the class below
+# (*Block* is the engine's word for page.) Pages 2 and 0 are counted twice: each is on the list of free ones and
+# still in somebody's hands. **Mend it:** change the class below
 # so that all eight answers are right again, and run the cell.
 
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 # Seen on a light and on a dark page; the word says it without the colour.
 _COLORS = {
-    "in the queue": "rgba(128,128,128,.25)",
-    "reads its prompt": "rgba(230,159,0,.45)",
-    "writes": "rgba(0,114,178,.35)",
+    "waiting": "rgba(128,128,128,.25)",
+    "reading its prompt": "rgba(230,159,0,.45)",
+    "writing": "rgba(0,114,178,.35)",
     "done": "transparent",
 }
 _CELL = "text-align:left;vertical-align:top;padding:3px 10px"
@@ -62,8 +62,8 @@ def _state(request: Request, admitted: Mapping[str, int]) -> str:
     if request.is_finished:
         return "done"
     if request.status is not RequestStatus.RUNNING:
-        return "in the queue"
-    return "reads its prompt" if request.request_id in admitted else "writes"
+        return "waiting"
+    return "reading its prompt" if request.request_id in admitted else "writing"
 
 
 def _table(step: int, rows: Sequence[tuple[str, str, str]]) -> str:
