@@ -2,7 +2,7 @@
 # # 07 · Paged KV
 #
 # Lesson 06 ended with somebody outside the door. Three blocks were free, E needed three, and
-# because they did not lie side by side E waited from step 4 to step 8.
+# because they did not lie side by side E waited from step 5 to step 8.
 #
 # **What if E's memory did not have to be in one piece?**
 #
@@ -339,8 +339,9 @@ assert empty[1] == 0 and empty[16] < 0.06 < empty[256]
 # where single ones are sixteen small ones. (The cost model does not know of this. Your machine
 # does: it comes below.) vLLM's usual size is 16.
 #
-# Move the sliders (in a running notebook): *block size* at a small pool, or the pool itself. Watch
-# the line of numbers and the timeline.
+# Move the sliders (in a running notebook). With 50 blocks, what does the line of numbers say? And
+# with blocks of 64? (Blocks four times as large are also four times the memory: then take a
+# quarter of them.)
 
 # %%
 from toyserve.viz import playground
