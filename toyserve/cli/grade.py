@@ -15,6 +15,7 @@ HELP = "for teachers: grade a folder of submissions"
 EXAMPLES = (
     "toyserve grade submitted --csv grades.csv --html pages",
     "toyserve grade submitted --roster class-a.csv --seed 7 --json grades.json",
+    "toyserve grade submitted --marks explanations.csv   # fill in its points, and run it again",
     "toyserve grade submitted 04 --jobs 4 --memory-mb 4000",
 )
 
@@ -26,6 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="everything but the pictures")
     parser.add_argument(
         "--html", type=Path, metavar="DIR", help="a page per learner and the class's"
+    )
+    parser.add_argument(
+        "--marks",
+        type=Path,
+        metavar="FILE",
+        help="a table of the explanations, to fill in and reuse",
     )
     parser.add_argument("--work", type=Path, metavar="DIR", help="where results are kept")
     parser.add_argument("--roster", type=Path, metavar="CSV", help="as given to toyserve release")
@@ -95,8 +102,12 @@ class _bar:
 
 
 def _write(options: argparse.Namespace, results: list[dict[str, Any]], roster: list[str]) -> None:
+    from toyserve.course.grading.marks import add_marks
     from toyserve.course.grading.report import to_csv, to_json, write_pages
 
+    if options.marks:
+        still = add_marks(results, options.marks)
+        print(f"{options.marks}: {still} explanations without points" if still else "All are read.")
     if options.csv:
         options.csv.write_text(to_csv(results, roster), encoding="utf-8-sig", newline="")
     if options.json:

@@ -36,6 +36,8 @@ _COURSE = (
     "pyproject.toml", "constraints.txt", "Makefile", ".ci/venv", ".ci/constraints",
 )  # fmt: skip
 _NEVER = ("__pycache__", ".ipynb_checkpoints", "*.pyc", "*.egg-info", ".*cache", "*.new*.ipynb")
+# In the course itself and in a wheel of it: what the library and the lessons are made of.
+_OURS = ("toyserve/", "kernels/", "lessons/", "docs/", "toyserve_lessons/", "toyserve_kernels/")
 _SHORT = 24  # characters: a shorter line may stand anywhere by chance
 
 
@@ -181,7 +183,7 @@ def search_for(folder: Path, secrets: Mapping[str, str]) -> int:
             continue
         num_files += 1
         text = _text_of(path)
-        ours = inside.startswith(("toyserve/", "kernels/", "lessons/", "docs/"))
+        ours = inside.startswith(_OURS)
         for line, whose in (hidden if ours else secrets).items():
             if line in text:
                 raise Leak(f"{inside} has a line of {whose}: {line[:60]!r}")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -54,7 +53,3 @@ def expected_for(exercise: Exercise, part: Part, case: Case) -> Any:
 def table_text(table: dict[str, dict[str, str]]) -> str:
     """The file's text."""
     return json.dumps(table, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
-
-
-def squeeze_all(data: Sequence[Any]) -> str:
-    return squeeze(list(data))

@@ -10,7 +10,6 @@ with, where wanted, "blocks" and "block_size" of the KV memory, "gpu" and "model
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from toyserve.clock import VirtualClock
@@ -122,6 +121,3 @@ def close(got: Any, expected: float, what: str, *, rel: float = 0.01, unit: str 
     if abs(number - expected) > rel * abs(expected) + 1e-12:
         way = "too high" if number > expected else "too low"
         raise Wrong(f"{what} is {way}: {number:g}{' ' + unit if unit else ''}")
-
-
-Observe = Callable[..., Any]

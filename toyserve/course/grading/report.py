@@ -162,11 +162,13 @@ def _class_page(
     body += "<h2>Everybody</h2><table><tr><th>learner<th>points<th>to be read<th>notes</tr>"
     for learner, rows in by_learner.items():
         points, out_of = (sum(row[k] for row in rows) for k in ("points", "out_of"))
+        total = f"{_number(points)} of {_number(out_of)}"
         to_read = sum(p["points"] is None for row in rows for p in row["parts"])
         notes = sum(len(row["notes"]) for row in rows)
         body += (
             f'<tr><td><a href="learners/{quote(names[learner])}">{html.escape(learner)}</a>'
-            f'<td class="n">{_number(points)} of {_number(out_of)}<td class="n">{to_read or ""}'
+            f'<td class="n">{total if rows else "nothing handed in"}'
+            f'<td class="n">{to_read or ""}'
             f'<td class="n">{notes or ""}</tr>'
         )
     return _page("Grades", body + "</table>")
@@ -174,7 +176,7 @@ def _class_page(
 
 def _distribution(rows: Rows) -> str:
     """Ten bars: how many submissions got so many per cent of the points."""
-    counts = Counter(min(9, int(10 * row["points"] / max(row["out_of"], 1e-9))) for row in rows)
+    counts = Counter(min(9, int(10 * _share(row))) for row in rows)
     top, bars = max(counts.values()), ""
     for tenth in range(10):
         n, x = counts.get(tenth, 0), 46 * tenth + 4
@@ -188,8 +190,14 @@ def _distribution(rows: Rows) -> str:
     return (
         '<svg viewBox="0 -10 470 130" width="470" role="img" font-size="12" '
         'aria-label="how many submissions got how many per cent of the points">'
-        f'{bars}<text x="4" y="116">per cent of the points, from … to the next</text></svg>'
+        f'{bars}<text x="4" y="116">per cent of the points so far, from … to the next</text></svg>'
     )
+
+
+def _share(row: dict[str, Any]) -> float:
+    """Of the points that could be given: what nobody has read yet does not count against one."""
+    unread = sum(part["out_of"] for part in row["parts"] if part["points"] is None)
+    return float(row["points"] / max(row["out_of"] - unread, 1e-9))
 
 
 def _part_table(rows: Rows) -> str:
@@ -217,10 +225,14 @@ def _commonest(rows: Rows, most: int = 8) -> str:
                 counts[kind] += 1
                 examples.setdefault(kind, part["text"])
     lines = "".join(
-        f"<li>{html.escape(kind[0])}, {count} times: {html.escape(sentence(examples[kind]))}</li>"
+        f"<li>{html.escape(kind[0])}, {_times(count)}: {html.escape(sentence(examples[kind]))}</li>"
         for kind, count in counts.most_common(most)
     )
     return f"<p>The commonest wrong answers:</p><ul>{lines}</ul>" if lines else ""
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _number(value: float) -> str:

@@ -176,5 +176,6 @@ def _notes(submitted: NotebookNode, teacher: NotebookNode, known: set[str], seed
         notes.append(f"missing cells ({', '.join(deleted)}): the original was used")
     own = seed_in(submitted)
     if own is not None and own != seed:
-        notes.append(f"this notebook has the numbers of another learner (SEED {own}, not {seed})")
+        whose = "another learner" if own else "the course's own copy"
+        notes.append(f"this notebook has the numbers of {whose} (SEED {own}, not {seed})")
     return notes
