@@ -90,7 +90,7 @@ def my_requests_that_fit(m, memory_bytes, context_len):
 
 
 # %% [markdown]
-# The judge knows six models, three contexts and three kinds of numbers. Whether blocks are counted makes
+# The judge knows seven models, three contexts and three kinds of numbers. Whether blocks are counted makes
 # no difference here: its contexts are multiples of the block size.
 
 
