@@ -227,8 +227,8 @@ except AssertionError as error:
     print(f"with the check on: {error}")
 
 # %% [markdown]
-# (*Block* is the engine's word for page.) Pages 2 and 0 are counted twice: each is on the list of free ones and
-# still in somebody's hands. **Mend it:** change the class below
+# (*Block* is the engine's word for page.) One page, two users, both writing on it.
+# **Mend it:** change the class below
 # so that all eight answers are right again, and run the cell.
 
 
