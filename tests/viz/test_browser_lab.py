@@ -123,7 +123,7 @@ def output(page: Any, cell: int) -> Any:
     """The widget below a cell, scrolled into view."""
     page.evaluate(SCROLL, CELLS[cell].splitlines()[0])
     box = page.locator(".jp-Notebook .jp-CodeCell").nth(cell).locator(".toyserve-timeline")
-    box.wait_for(timeout=60_000)
+    box.wait_for(timeout=120_000)
     return box
 
 
@@ -315,8 +315,9 @@ def test_a_saved_notebook_still_plays_without_a_kernel_and_without_state_shows_i
     folder = seen.path.parent
     browser = seen.page.context.browser
     with jupyterlab(folder, seen.home) as address:
-        page, watch = opened_without_kernel(browser, address)
+        page, watch = opened(browser, address)
         box = output(page, EXPLORE)
+        shut_kernel_down(page)
         assert step_of(box) == 33
         assert colours(box) == before
         box.locator(".ts-play").click()
@@ -333,7 +334,7 @@ def test_a_saved_notebook_still_plays_without_a_kernel_and_without_state_shows_i
         del notebook.metadata["widgets"]
         seen.path.write_text(nbformat.writes(notebook), encoding="utf-8")
         NotebookNotary(data_dir=str(seen.home / "DATA_DIR")).sign(notebook)
-        page, watch = opened_without_kernel(browser, address)
+        page, watch = opened(browser, address)
         page.get_by_text("model not found").first.wait_for(timeout=60_000)
         stills = page.locator(".jp-CodeCell").nth(EXPLORE).locator(".jp-RenderedImage img")
         playwright.expect(stills).to_be_visible()
@@ -344,11 +345,15 @@ def test_a_saved_notebook_still_plays_without_a_kernel_and_without_state_shows_i
         assert watch.external == []
 
 
-def opened_without_kernel(browser: Any, address: str) -> tuple[Any, Watch]:
+def opened(browser: Any, address: str) -> tuple[Any, Watch]:
+    """The notebook in a page of its own, with a fresh kernel that has run nothing."""
     page = browser.new_page(viewport={"width": 1400, "height": 1400})
     watch = Watch(page)
     page.goto(f"{address}/lab/tree/widgets.ipynb?token={TOKEN}")
     wait_for_status(page, "idle")
+    return page, watch
+
+
+def shut_kernel_down(page: Any) -> None:
     page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
     wait_for_status(page, "none")
-    return page, watch

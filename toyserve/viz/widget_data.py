@@ -64,6 +64,9 @@ def _header(recording: Recording, story: SpanBuilder) -> dict[str, Any]:
         "block_size": int(meta.get("block_size") or 1),
         "max_running": meta.get("max_running"),
         "token_budget": meta.get("token_budget"),
+        # Lists, as a saved notebook's JSON does not keep the order of a dict.
+        "state_names": [str(state) for state in STATES],
+        "mark_names": list(MARKS),
         "states": {str(state): look_of(look) for state, look in STATES.items()},
         "memory": {name: look_of(look) for name, look in MEMORY.items()},
         "marks": {kind: meaning for kind, (_, _, meaning) in MARKS.items()},

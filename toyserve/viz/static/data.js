@@ -15,8 +15,8 @@ class Run {
       this[name] = new ARRAY_TYPES[kind](buffer, offset, length);
       offset += this[name].byteLength;
     }
-    this.stateNames = Object.keys(header.states);
-    this.markNames = Object.keys(header.marks);
+    this.stateNames = header.state_names;
+    this.markNames = header.mark_names;
     this.isOutside = this.stateNames.map((name) => OUTSIDE.includes(name));
     this.rewind();
   }
