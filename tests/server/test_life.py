@@ -256,6 +256,9 @@ def test_killed_in_the_middle_it_leaves_a_recording_up_to_its_last_whole_line(
     with open(path, "a") as file:  # and a line that the kill cut short is left out
         file.write('{"kind":"step","start_time":9')
     assert len(Recording.load(path).steps) == len(recording.steps)
-    process, _ = start_process(tmp_path / "again.jsonl")
+    process, _ = start_process(path)  # the same command again, as a supervisor would give it
     assert process.communicate("", timeout=60)
     assert process.returncode == 0
+    assert Recording.load(path).num_steps == 0
+    kept = Recording.load(tmp_path / "run.1.jsonl")
+    assert len(kept.steps) == len(recording.steps)

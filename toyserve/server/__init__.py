@@ -16,7 +16,19 @@ max_queue, record, drain_time …). ``port=0``, the default, takes a free port. 
 the server once clients can connect and raises ValueError if the port is taken;
 ``stop(drain_time=…)`` ends streams properly and frees port and threads; both may be called again.
 While it runs, ``llm.generate`` raises. ``server.is_running``, ``server.health()`` and
-``server.gauges()`` say how it is.
+``server.gauges()`` say how it is. ``IPython.display.IFrame(server.url, 1200, 900)`` shows the
+dashboard in a cell of a notebook on the same machine.
+
+The load client needs only httpx, and works against any OpenAI-compatible server, also in a cell::
+
+    from toyserve.server.load_client import Target, measure
+    from toyserve.server.load_sweep import find_capacity, table
+
+    recording = measure(Target(server.url), make_workload("poisson:n=40,rate=4"))  # users' side
+    recording.summary()["ttft_ms"]; viz.latency(recording)
+    sweep = find_capacity(Target(server.url), make_workload("poisson:n=2000,rate=1")
+                          .with_targets(ttft=1.0, tpot=0.2), seconds=10)
+    sweep.capacity, sweep.boundary; viz.latency_vs_rate(sweep.points())
 """
 
 from __future__ import annotations

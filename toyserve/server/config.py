@@ -13,12 +13,13 @@ class ServerConfig:
 
     host, port: 127.0.0.1 keeps other machines out; port 0 takes a free one.
     model_name: what clients call the model; None: the LLM's own name.
-    api_key: clients must send ``Authorization: Bearer KEY``, except for ``/``, ``/docs`` and
+    api_key: clients must send ``Authorization: Bearer KEY``, except for ``/`` and
     ``/health``.
     max_queue: requests that may wait beside the ``max_running`` that run; one more is answered
     429.
     max_body_bytes: longest body of an HTTP request.
-    record: a file to which every decision is written as it happens.
+    record: a file to which every decision is written as it happens; what an earlier server wrote
+    there is moved to ``NAME.1.jsonl`` and so on.
     max_steps: how many steps the recording in memory keeps; of older ones only what still matters.
     drain_time: seconds that unfinished answers get when the server is stopped.
     send_time: seconds after which a client that reads nothing is given up.

@@ -33,10 +33,11 @@ MIN_AGE = 0.25  # seconds for which a state is good for whoever asks
 MAX_WAITING = 40  # requests of the queue in the list
 TEXT_LENGTH = 600  # characters of a prompt's or an answer's end that are shown
 
-# Nothing but this server may be asked for anything.
+# Nothing but this server may be asked for anything; a notebook on this machine may frame the page.
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'self' http://localhost:* http://127.0.0.1:*"
 )
 
 

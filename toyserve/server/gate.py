@@ -11,7 +11,7 @@ from toyserve.server.config import ServerConfig
 from toyserve.server.errors import ApiError
 
 # These show nothing of what users send; the dashboard's page asks for the key itself.
-OPEN_PATHS = ("/", "/health", "/docs", "/openapi.json")
+OPEN_PATHS = ("/", "/health", "/openapi.json")
 BODY_TIME = 30.0  # seconds in which a request's body must have come
 
 

@@ -69,6 +69,7 @@ class Server:
         self._socket = listen(self.config.host, self.config.port)
         try:
             if self.config.record is not None:
+                keep_old(self.config.record)
                 engine.recording.stream_to(self.config.record)
             self._start_threads()
         except BaseException:
@@ -98,6 +99,7 @@ class Server:
                 access_log=False,
                 log_level="error",
                 timeout_graceful_shutdown=1,
+                timeout_keep_alive=75,  # 5 s would cut connections just as clients use them again
                 ws="none",
             )
         )
@@ -214,6 +216,16 @@ def listen(host: str, port: int) -> socket.socket:
             f"or take port 0, which is any that is free"
         ) from None
     return sock
+
+
+def keep_old(path: Path) -> None:
+    """Move an earlier recording out of the way, to ``run.1.jsonl`` and so on: nothing is lost."""
+    number = 1
+    while path.is_file() and path.stat().st_size:
+        other = path.with_name(f"{path.stem}.{number}{path.suffix}")
+        if not other.exists():
+            path.rename(other)
+        number += 1
 
 
 def _wait(condition: Any, seconds: float) -> bool:
