@@ -667,6 +667,7 @@ print(f"one leaked count, Monday    : {broken.num_steps / mended.num_steps:.2f} 
 # 3. Find seven lengths with the same sum (253) for which static and continuous need equally many
 #    steps.
 #
-# **Next in the course:** chunked prefill, where one long prompt freezes everybody and a budget of
-# tokens mends it. `toyserve run --scheduler chunked --workload long_prompt --clock h100` shows it
-# already.
+# **Exercise:** `exercises/04_continuous_batching.ipynb`.
+#
+# **Next in the course:** lesson 05, chunked prefill. Fifty people read along when somebody sends
+# a prompt of 50,000 tokens. What do they see in the next three seconds?
