@@ -257,8 +257,8 @@ def p95_waits(case: Case, weight: float) -> tuple[float, float]:
     """p95 of TTFT in seconds, of gold and of free, when gold's share weighs so much."""
     run = serve(case, ContinuousScheduler(case["slots"]), policy=FairShare({"gold": weight}))
     waits: dict[str, list[float]] = {"gold": [], "free": []}
-    for record in run.requests.values():
-        waits[record.user].append(record.token_times[0] - record.arrival_time)
+    for one in run.requests.values():
+        waits[one.user].append(one.token_times[0] - one.arrival_time)
     gold, free = (float(np.percentile(waits[user], 95)) for user in ("gold", "free"))
     return gold, free
 
