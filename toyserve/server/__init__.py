@@ -34,6 +34,7 @@ The load client needs only httpx, and works against any OpenAI-compatible server
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -43,7 +44,11 @@ if TYPE_CHECKING:
 __all__ = ["Server", "ServerConfig"]
 
 _LAZY = {"Server": "toyserve.server.server", "ServerConfig": "toyserve.server.config"}
-EXTRA = ("fastapi", "uvicorn", "prometheus_client", "httpx", "pydantic", "starlette")
+# What each part needs beside toyserve's own dependencies: looked for first, torch takes its time.
+_NEEDS = {
+    "toyserve.server.server": ("fastapi", "uvicorn", "prometheus_client"),
+    "toyserve.server.load_client": ("httpx",),
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -54,11 +59,9 @@ def __getattr__(name: str) -> Any:
 
 def load(module: str) -> Any:
     """Import a part of the server, or say in one sentence how to install what it needs."""
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in EXTRA:
-            raise
-        raise ValueError(
-            f"the server needs the Python package {error.name!r}: pip install 'toyserve[serve]'"
-        ) from None
+    for package in _NEEDS.get(module, ()):
+        if find_spec(package) is None:
+            raise ValueError(
+                f"this needs the Python package {package!r}: pip install 'toyserve[serve]'"
+            )
+    return import_module(module)
