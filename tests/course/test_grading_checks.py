@@ -1,4 +1,4 @@
-"""What stands between a learner's code and a verdict: limits, plain data, and words for everything."""
+"""Between a learner's code and a verdict: limits, plain data, and a sentence for everything."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ import pytest
 from toyserve.course.checks import CheckFailed, check
 from toyserve.course.checks.examine import judge, observe
 from toyserve.course.checks.feedback import Feedback
+from toyserve.course.checks.honest import require_honest_times
 from toyserve.course.checks.limits import TimeIsUp, time_limit
 from toyserve.course.checks.part import Part, Wrong, load_exercise
 from toyserve.course.checks.plain import NotPlain, canonical, pack, unpack
 from toyserve.course.checks.runs import serve
+from toyserve.course.exercise_check import check_notebook
 from toyserve.course.exercise_progress import find_lab, note_progress, read_progress
 from toyserve.course.workspace import prepare_workspace
 from toyserve.schedulers import ContinuousScheduler
@@ -37,7 +39,7 @@ def swallow_everything() -> None:
         try:
             sum(range(10))
         except BaseException:
-            pass
+            continue
 
 
 def swallow_exceptions() -> None:
@@ -135,6 +137,44 @@ def test_a_recording_goes_through_json_and_is_the_same_run() -> None:
     assert [step.num_scheduled_tokens for step in again.steps] == [
         step.num_scheduled_tokens for step in run.steps
     ]
+
+
+def forge(run: Any, how: str) -> Any:
+    """The same decisions with better times, as a submission might write them."""
+    data = pack(run)
+    name = next(iter(data))
+    lines = [json.loads(line) for line in data[name].splitlines()]
+    for line in lines:
+        if line["kind"] == "step" and how == "short":
+            line["end_time"] = line["start_time"] + 1e-6
+        elif line["kind"] == "step" and how == "early":
+            line["start_time"] -= 10
+            line["end_time"] -= 10
+    return unpack({name: "\n".join(json.dumps(line) for line in lines)})
+
+
+@pytest.mark.parametrize(
+    ("how", "words"), [("short", "shorter than"), ("early", "not arrived|in front")]
+)
+def test_times_that_were_written_by_hand_are_not_believed(how: str, words: str) -> None:
+    case = {"requests": [["A", 0.0, 400, 9], ["B", 0.01, 40, 6], ["C", 0.02, 4, 8]]}
+    run = serve(case, ContinuousScheduler(max_running=2))
+    require_honest_times(case, unpack(pack(run)))
+    with pytest.raises(Wrong, match=words):
+        require_honest_times(case, forge(run, how))
+
+
+@pytest.mark.parametrize("preemption", ["recompute", "swap"])
+def test_an_honest_run_that_pauses_people_is_believed(preemption: Any) -> None:
+    case = {
+        "blocks": 6,
+        "requests": [[name, 0.0, 20, 30] for name in "ABCD"],
+    }
+    blocks = 6 if preemption == "swap" else 0
+    scheduler = ContinuousScheduler(4, preemption=preemption, num_host_blocks=blocks)
+    run = serve(case, scheduler)
+    assert sum(len(step.preempted) for step in run.steps) > 0
+    require_honest_times(case, unpack(pack(run)))
 
 
 # -- every answer gets a sentence ---------------------------------------------------------------
@@ -259,6 +299,13 @@ def test_check_in_a_lab_remembers_for_progress(lab: Path, monkeypatch: Any) -> N
     note_progress(lab, {"04.1": True, "04.2": False})
     assert read_progress(lab) == {"04.1": True, "04.2": False}
     assert find_lab(lab.parent / "elsewhere") is None
+
+
+def test_check_works_where_no_process_can_fork(lab: Path, monkeypatch: Any) -> None:
+    monkeypatch.delattr(os, "fork")
+    exercise = load_exercise("04")
+    told = list(check_notebook(exercise, lab / "exercises" / f"{NAME}.ipynb"))
+    assert [(key, right) for key, right, _ in told] == [(k, False) for k in exercise.by_key]
 
 
 @pytest.mark.slow

@@ -39,7 +39,8 @@ is outside of the solution marks in an answer cell stays for the learner: a sign
 One given cell must hold the line ``SEED = 0`` (and imports ``check``). For a class, each learner
 gets another number there. Let numbers of "predict" parts depend on it
 (``numpy.random.default_rng(SEED)``); parts in which code is written can stay the same for all, and
-differ in hidden cases.
+differ in hidden cases. The seeds 0 to 24 must all give a fair exercise (nobody's numbers trivial,
+targets that can be met); the tests try 0 and 7, try the others once yourself.
 
 Hidden tests name more *cases*, no expected values: the builder and the grader take those from your
 solution. One call of ``check`` with ``cases=`` per check cell; whatever Python makes them:
@@ -69,6 +70,8 @@ Judge behaviour, never names or shapes inside the learner's code. Where several 
 (a tuning, a policy with ties), do not compare with ``expected``: test the property.
 ``toyserve/course/checks/runs.py`` has what most parts need: ``serve(case, scheduler)`` runs a case
 in the real engine on the virtual clock; ``same_schedule``, ``close`` and ``require_number`` judge.
+A recording came out of the learner's process: before a judge believes its times (TTFT and the like)
+it calls ``require_all_served(case, got)``, which works them out again from the decisions.
 Cases go from the smallest to the largest, with ``"what"`` in a few words, because the first that
 fails is shown. All cases of a part together: under 2 s (the learner waits; the limit is 8 s).
 Wrong answers which you foresee deserve their own sentence: test for them in ``judge`` first.

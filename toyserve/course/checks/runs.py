@@ -14,6 +14,7 @@ from typing import Any
 
 from toyserve.clock import VirtualClock
 from toyserve.costs import cost_model
+from toyserve.course.checks.honest import require_honest_times
 from toyserve.course.checks.part import Case, Picture, Wrong
 from toyserve.engine import Engine
 from toyserve.kv import PagedKV
@@ -96,7 +97,8 @@ def one_timeline(got: Recording, title: str) -> Picture:
 
 
 def require_all_served(case: Case, got: Any) -> Recording:
-    """A whole run of the case's own requests, nobody's answer cut or lengthened. Raises Wrong."""
+    """A whole run of the case's own requests by ``serve``: nobody's answer cut or lengthened, and
+    no step shorter than its work takes. Raises Wrong."""
     if not isinstance(got, Recording):
         raise Wrong("no run of the engine came back")
     for name, _, prompt, answer, *_ in case["requests"]:
@@ -105,6 +107,7 @@ def require_all_served(case: Case, got: Any) -> Recording:
             raise Wrong(f"request {name} is not in the run as it was asked for")
         if len(record.token_times) != answer:
             raise Wrong(f"request {name} got {len(record.token_times)} of its {answer} tokens")
+    require_honest_times(case, got)
     return got
 
 

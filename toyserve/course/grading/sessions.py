@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from toyserve.course.checks.part import Case
-from toyserve.course.grading.worker import receive, send
+from toyserve.course.grading.messages import receive, send
 
 GRACE = 3.0  # seconds beyond a limit until a process that does not stop by itself is killed
 

@@ -17,7 +17,6 @@ import resource
 import shutil
 import signal
 import socket
-import struct
 import sys
 import tempfile
 from pathlib import Path
@@ -26,32 +25,7 @@ from typing import Any
 from toyserve.course.checks.examine import observe
 from toyserve.course.checks.part import Exercise, load_exercise
 from toyserve.course.exercise_session import new_namespace, run_cell
-
-MAX_MESSAGE = 64_000_000
-
-
-def send(channel: socket.socket, message: Any) -> None:
-    data = json.dumps(message).encode("utf-8")
-    channel.sendall(struct.pack(">I", len(data)) + data)
-
-
-def receive(channel: socket.socket) -> Any:
-    """Raises EOFError when the other side is gone, ValueError for what is no message."""
-    (length,) = struct.unpack(">I", _exactly(channel, 4))
-    if length > MAX_MESSAGE:
-        raise ValueError(f"a message of {length:,} bytes")
-    return json.loads(_exactly(channel, length))
-
-
-def _exactly(channel: socket.socket, count: int) -> bytes:
-    data = bytearray()
-    while len(data) < count:
-        piece = channel.recv(min(65536, count - len(data)))
-        if not piece:
-            raise EOFError
-        data += piece
-    return bytes(data)
-
+from toyserve.course.grading.messages import receive, send
 
 # -- the parent: forks, and nothing else --------------------------------------------------------
 
