@@ -329,7 +329,9 @@ def test_a_saved_notebook_still_plays_without_a_kernel_and_without_state_shows_i
         output(page, PLAYGROUND)
         assert page.evaluate(STATE)["status"] == "none"
         page.screenshot(path=seen.shots / "without-kernel.png")
-        assert (watch.errors, watch.external) == ([], [])
+        # JupyterLab's debugger panel was asking the kernel something when it was shut down.
+        errors = [e for e in watch.errors if "restore the debugger state: Canceled future" not in e]
+        assert (errors, watch.external) == ([], [])
         page.close()
         del notebook.metadata["widgets"]
         seen.path.write_text(nbformat.writes(notebook), encoding="utf-8")
