@@ -230,8 +230,8 @@ def judge_honest(case: Case, got: Any, expected: Any) -> str:
 
 
 def _mean_wait(run: Any, user: str) -> float:
-    waits = [r.token_times[0] - r.arrival_time for r in run.requests.values() if r.user == user]
-    return sum(waits) / len(waits)
+    mine = [one for one in run.requests.values() if one.user == user]
+    return sum(one.token_times[0] - one.arrival_time for one in mine) / len(mine)
 
 
 # -- 10.5: what is a gold user worth ------------------------------------------------------------
