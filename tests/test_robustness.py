@@ -451,3 +451,24 @@ def test_numpy_numbers_and_arrays_are_as_good_as_python_s(tiny_gpt2: Path) -> No
 def test_the_sentence_about_prompts_is_whole(tiny_gpt2: Path) -> None:
     with pytest.raises(ValueError, match=r"prompts is 3.*or a list of them"):
         LLM(tiny_gpt2).generate(3)  # type: ignore[arg-type]
+
+
+def test_the_books_of_a_large_pool_are_audited_every_few_steps_unless_asked_for_more() -> None:
+    class Mine(ContinuousScheduler):
+        audits = 0
+
+        def check_integrity(self) -> None:
+            self.audits += 1
+            super().check_integrity()
+
+    def audits(num_blocks: int, check: bool | None) -> int:
+        scheduler = Mine(2)
+        kv = PagedKV(num_blocks, 4)
+        run = engine(scheduler, {"a": 40}, kv=kv, check=check).run(asks("a", 40))
+        assert run.num_steps == 40
+        return scheduler.audits
+
+    assert audits(100, None) == 40
+    assert audits(8 * 1024, None) == 5
+    assert audits(8 * 1024, True) == 40
+    assert audits(8 * 1024, False) == 0

@@ -22,7 +22,8 @@ class Engine:
 
     max_model_len: longest sequence (prompt + answer) the model takes, in tokens.
     check: verify each plan and the block books in every step. None: only when the scheduler or the
-    KV manager is not one of toyserve's own (a class from a notebook cell).
+    KV manager is not one of toyserve's own (a class from a notebook cell), and the books of a pool
+    of thousands of blocks only every few steps, so that a check does not become the run's cost.
     on_step: called with each StepRecord, after the step (a live picture, a progress bar).
     """
 
@@ -48,6 +49,7 @@ class Engine:
         if check not in (None, True, False):
             raise ValueError(f"check is {check!r}: it must be True, False or None")
         self.check = not own if check is None else check
+        self._steps_per_audit = max(1, kv.num_blocks // 1024) if check is None else 1
         self.requests: dict[str, Request] = {}  # unfinished, by id
         # Still to come: a heap of (arrival time, number, request); the number keeps ties in order.
         self.arrivals: list[tuple[float, int, Request]] = []
@@ -219,7 +221,7 @@ class Engine:
         for request in finished:
             del self.requests[request.request_id]
             self.runner.forget(request)
-        if self.check:
+        if self.check and self.recording.num_steps % self._steps_per_audit == 0:
             check_tables(self.scheduler)
             self.scheduler.check_integrity()
         block_events, self._block_events = self._block_events, []
