@@ -140,3 +140,10 @@ def test_it_works_where_ipywidgets_is_not_installed(tmp_path: Path) -> None:
         "assert set(bundle) == {'text/plain', 'text/html'}, bundle\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+
+
+def test_a_decimal_key_without_quotes_is_named(tmp_path: Path) -> None:
+    text = '[a]\nquestion = "q"\nanswer = 1.0\nexplanation = "e"\n[a.reasons]\n0.6 = "no"\n'
+    (tmp_path / "99_x.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"99\.a.*'0'.*in quotes"):
+        load_question("99.a", tmp_path)

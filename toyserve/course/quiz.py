@@ -51,6 +51,9 @@ class Question:
             raise ValueError(f"quiz {self.key}: the answer {self.answer!r} is not an option")
         if not self.options and isinstance(self.answer, str):
             raise ValueError(f"quiz {self.key}: the answer {self.answer!r} is not a number")
+        for wrong, reason in self.reasons.items():
+            if not isinstance(reason, str):  # TOML reads 0.6 = "…" as a table 0 with a key 6
+                raise ValueError(f"quiz {self.key}: write the key {wrong!r} of reasons in quotes")
         unknown = set(self.reasons) - set(self.options) if self.options else set()
         if unknown:
             raise ValueError(f"quiz {self.key}: {sorted(unknown)[0]!r} is not an option")
