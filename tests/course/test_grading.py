@@ -20,6 +20,7 @@ from toyserve.cli import main
 from toyserve.course import exercise_builder as builder
 from toyserve.course.grading import classroom
 from toyserve.course.grading.jobs import find_submissions, read_roster
+from toyserve.course.grading.marks import add_marks
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "04_continuous_batching"
@@ -173,3 +174,29 @@ def test_a_roster_that_cannot_be_used_is_refused(tmp_path: Path, text: str) -> N
     (tmp_path / "r.csv").write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=r"r\.csv"):
         read_roster(tmp_path / "r.csv")
+
+
+def explained(points: float | None = None) -> list[dict[str, Any]]:
+    part = {"key": "04.6", "points": points, "out_of": 2.0, "answer": "Because, they say; =1+1"}
+    return [{"learner": "ånna", "exercise": NAME, "points": 3.0, "parts": [part]}]
+
+
+def test_explanations_are_written_out_and_their_points_read_back(tmp_path: Path) -> None:
+    table = tmp_path / "é.csv"
+    assert add_marks(explained(), table) == 1
+    assert add_marks(explained(), table) == 1
+    text = table.read_text(encoding="utf-8-sig")
+    assert text.count("04.6") == 1
+    table.write_text(text.replace("2.0,,", "2.0,1.5,"), encoding="utf-8")
+    results = explained()
+    assert add_marks(results, table) == 0
+    assert results[0]["points"] == 4.5
+    assert "1.5" in table.read_text(encoding="utf-8-sig")
+
+
+@pytest.mark.parametrize("points", ["3", "-1", "x", "nan"])
+def test_points_that_cannot_be_are_refused(tmp_path: Path, points: str) -> None:
+    table = tmp_path / "marks.csv"
+    table.write_text(f"learner,part,points\nånna,04.6,{points}\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="from 0 to 2"):
+        add_marks(explained(), table)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, replace
+from multiprocessing.util import Finalize
 from typing import Any
 
 import nbformat
@@ -90,7 +91,8 @@ def _start_process() -> None:
     import matplotlib
 
     matplotlib.use("agg")
-    _SESSIONS["mine"] = Sessions()  # its worker ends when this process does
+    _SESSIONS["mine"] = Sessions()
+    Finalize(None, _SESSIONS["mine"].close, exitpriority=10)  # such a process has no atexit
 
 
 def _find_truth(name: str, seed: int, setup: Setup) -> Truth:

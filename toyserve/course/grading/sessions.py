@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -48,6 +50,7 @@ class Sessions:
             )
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._folder: str | None = None  # each session gets one in it, to work in
 
     def __enter__(self) -> Sessions:
         return self
@@ -63,7 +66,9 @@ class Sessions:
                 self._process.wait(5)
             self._process.kill()
             self._process.wait()
-        self._process = self._control = None
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self._process = self._control = self._folder = None
 
     def _started(self) -> socket.socket:
         """The control socket of a worker that lives."""
@@ -73,7 +78,9 @@ class Sessions:
         ours, theirs = socket.socketpair()
         environment = os.environ | {"PYTHONUTF8": "1", "MPLBACKEND": "agg", "PYTHONHASHSEED": "0"}
         environment |= {"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
-        command = [sys.executable, "-m", "toyserve.course.grading.worker", str(theirs.fileno())]
+        self._folder = tempfile.mkdtemp(prefix="graded-")
+        module = "toyserve.course.grading.worker"
+        command = [sys.executable, "-m", module, str(theirs.fileno()), self._folder]
         self._process = subprocess.Popen(
             command,
             pass_fds=[theirs.fileno()],

@@ -1,6 +1,6 @@
 """The process in which submissions run: loaded once, then one fork of it for each session.
 
-    python -m toyserve.course.grading.worker FD      (started by ``sessions``, not by hand)
+    python -m toyserve.course.grading.worker FD FOLDER      (started by ``sessions``, not by hand)
 
 The parent process here never runs a learner's code. For each session the grader hands over a fresh
 socket; the fork that serves it keeps that socket and nothing else, so that whatever a submission
@@ -30,7 +30,7 @@ from toyserve.course.grading.messages import receive, send
 # -- the parent: forks, and nothing else --------------------------------------------------------
 
 
-def main(control: socket.socket) -> None:
+def main(control: socket.socket, base: str) -> None:
     """Serve ``{"start": limits}`` (a session's socket comes along) and ``{"end": pid}``."""
     _load()
     send(control, {"ready": os.getpid()})
@@ -45,7 +45,7 @@ def main(control: socket.socket) -> None:
             return
         if "start" in message:
             channel = socket.socket(fileno=fds[0])
-            folder = tempfile.mkdtemp(prefix="graded-")
+            folder = tempfile.mkdtemp(dir=base)
             pid = os.fork()
             if pid == 0:
                 control.close()
@@ -165,4 +165,4 @@ def _serve(channel: socket.socket, exercise: Exercise) -> None:
 
 
 if __name__ == "__main__":
-    main(socket.socket(fileno=int(sys.argv[1])))
+    main(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])
