@@ -183,7 +183,7 @@ def broken_model(folder: Path, keep: tuple[str, ...], cut: str | None = None) ->
 
 
 MISTAKES: dict[str, tuple[list[str], list[str]]] = {
-    "command": (["serv"], ["'serv'", "demo, run, lab, doctor"]),
+    "command": (["serv"], ["'serv'", "demo, run, lab, check, progress, doctor"]),
     "option": (["run", "--wat"], ["--wat", "--help"]),
     "abbreviated option": (["run", "--sched", "static"], ["--sched"]),
     "number": (["run", "--num-blocks", "many"], ["'many'", "whole number"]),
