@@ -25,7 +25,7 @@ ASKED = {
 
 
 def burst(llm):
-    """Eight fresh requests, all there at once."""
+    """Eight fresh requests, all there at once (seed: the same dice in every run)."""
     return [
         Request(name, llm.tokenizer.encode(f"{name}:\n"),
                 SamplingParams(temperature=0.8, top_p=0.95, seed=i, max_tokens=n, min_tokens=n))
@@ -40,8 +40,9 @@ texts = watch(llm, burst(llm))
 # That was a real GPT-2: a tiny one, trained on Shakespeare and bundled with the course. It writes
 # verse of little sense, and that is fine. It's here to be *served*.
 #
-# What happened, as a picture. Each row is one of the four places, each column one **step**: one run of
-# the model, which gives everybody in the batch one more **token** (a piece of a word).
+# What happened, as a picture. Each row is one of the four places (a **slot**), each column one **step**: one
+# run of the model, which gives one more **token** (a piece of a word) to everybody who has a place. Those
+# are the **batch**.
 
 # %%
 from toyserve.viz import explore, timeline
@@ -49,8 +50,9 @@ from toyserve.viz import explore, timeline
 timeline(llm.recording)
 
 # %% [markdown]
-# Orange: a request has just been let in, and its **prompt**, the user's text, is read. Blue: it
-# writes, one token per step. Whoever has finished (■) leaves, and the next in the queue gets the place (▶).
+# Orange: a request has just been let in, and its **prompt**, the user's text, is read (*prefill*; the number
+# counts its tokens). Blue: it writes, one token per step (*decode*). Whoever has finished (■) leaves, and
+# the next in the queue gets the place (▶).
 #
 # And now from the users' side. Grey is waiting:
 
@@ -158,7 +160,7 @@ assert table[8] == max(ASKED.values()) == 40  # as long as the longest answer
 #     scheduler.update_from_output(plan, result)   # hand out tokens, see who is done
 # ```
 #
-# Turn it yourself. Each call of `step()` is one turn; run the cell again for more.
+# Turn it yourself: each call of `step()` is one turn. Three people, two places, four tokens each.
 
 # %% tags=["real-model"]
 hand = LLM("toy", scheduler="continuous", max_running=2)
@@ -175,16 +177,22 @@ def look():
 
 
 look()
-for _ in range(6):
+for _ in range(6):  # ← more turns? change the number
     hand.engine.step()
     look()
 
 # %% [markdown]
+# After the fourth turn ROMEO and JULIET have their four tokens, and their pages are free. HAMLET is let in
+# at the beginning of the next.
+#
 # ## Break it
 #
 # Every part can be exchanged for one of yours. Somebody has exchanged the memory manager: *"once a
 # request has moved on to its second page, its first one has been read. Why not give that page to
-# somebody else?"* It saves memory, and nothing crashes:
+# somebody else?"*
+#
+# The engine calls `allocate` when a request needs another page: one for its prompt, and later one whenever
+# the last is full. With the new manager that saves memory, and nothing crashes:
 
 # %% tags=["real-model"]
 from toyserve.kv import PagedKV

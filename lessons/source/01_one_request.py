@@ -43,11 +43,12 @@ def simulate(scheduler, workload, gpu="h100", model="llama-3-8b"):
 
 
 run = simulate(SequentialScheduler(), three)
-timeline(run, by="request", x="time", title="C wants 8 tokens. Grey is C's wait.")
+timeline(run, by="request", x="time", title="Grey is waiting. C wants only 8 tokens")
 
 # %% [markdown]
 # `simulate` is a whole server: a queue, a scheduler, memory, and in the model's place a stopwatch that
 # knows how long each step of Llama-3-8B (a usual mid-sized model) would take on an H100 (a data-centre GPU).
+# (How it knows is lesson 02. `PagedKV(200)` is the memory, in pages: more than enough today.)
 #
 # Nearly all of C's time is grey: **head-of-line blocking**, a large request at the front delays
 # the small ones behind it.
@@ -81,7 +82,11 @@ quiz("01.positions")
 # ## Build it: an answer, token by token
 #
 # Here is the real model: a small GPT-2, trained on Shakespeare, bundled with the course. What it keeps of the
-# tokens it has read goes into a notebook of ours:
+# tokens it has read, it writes into `Notes`.
+#
+# You needn't follow the tensors in there (how attention works inside is lesson 08). Only this matters: the model
+# needs the keys and values of *all* tokens so far. Those of earlier runs lie in `kept`; those of the new tokens
+# are put behind them.
 
 # %%
 import torch
@@ -113,11 +118,8 @@ class Notes:
 
 
 # %% [markdown]
-# (How attention works inside is lesson 08. For now: it needs the keys and values of *all* tokens so far,
-# and adds those of the new ones to `kept`.)
-#
-# And this is an answer. The loop forgets everything: every round starts with empty notes and reads
-# all tokens again.
+# And this is an answer, made by a loop that forgets everything: every round starts with empty notes and
+# reads all tokens again.
 
 
 # %% tags=["real-model"]
@@ -143,10 +145,12 @@ prompt = llm.tokenizer.encode("HAMLET:\nTo be, or not to be, that is")[:12]
 answer, work = forgetful(prompt, num_answer=8)
 print(repr(llm.tokenizer.decode(prompt)), "→", repr(llm.tokenizer.decode(answer)))
 print("positions in each step:", *work, "together:", sum(work))
-assert (len(prompt), sum(work)) == (12, 124)
+once = len(prompt) + 8 - 1  # each token needs to be read once, but for the last, which nobody reads
+print(f"needed: {once}; read again what had been read before: {sum(work) - once}")
+assert (len(prompt), sum(work), once) == (12, 124, 19)
 
 # %% [markdown]
-# 124 positions for 8 tokens, and 112 of them had been run before.
+# 124 positions for 8 tokens, and 105 of them had been run before.
 #
 # **Your turn.** Keep the notes. Then each step needs to read only what is *not yet in them*.
 # Two counters tell: how many tokens there are (`len(token_ids)`), and how many are computed
@@ -283,23 +287,26 @@ assert saved[12] < 1.1 < 10 < saved[4000]
 
 # %% [markdown]
 # Look at the first row: over a hundred times fewer positions, and **no gain in time**! On a big GPU a
-# step spends its time fetching the model's weights, and that takes as long for one token as
-# for 200. Only when the prompt is long does the arithmetic count, and then the notes decide everything.
-# A CPU is slow at arithmetic, so it gains at once.
+# step spends its time fetching the model's **weights** (the billions of numbers it consists of), and that takes
+# as long for one token as for 200. Only when the prompt is long does the arithmetic count, and then the notes
+# decide everything. A CPU is slow at arithmetic, so it gains at once.
 #
 # Why that is so is the whole of lesson 02. Keep the riddle.
-#
+
+# %% [markdown]
 # ## Build it: the server everybody writes first
+#
+# So much for one request. Who is served, and when, is the scheduler's business. It has one method,
+# `schedule()`, which is called before each step and returns a plan: which request runs how many tokens. Its
+# moves:
 #
 # | move | what it does |
 # |---|---|
 # | `self.run(plan, request, n)` | plan `n` tokens of a request that is running |
 # | `self.next_waiting()` | whoever is first in the queue |
 # | `self.admit(plan, request)` | let it in and plan its whole prompt |
-
-# %% [markdown]
-# **Your turn.** A scheduler has one method, `schedule()`; it returns a plan: which request runs how many
-# tokens in this step. Finish the running request before you admit (one!) other. `self.waiting` is the
+#
+# **Your turn.** Finish the running request before you admit (one!) other. `self.waiting` is the
 # queue, `self.running` a list with at most one request in it, and `request.num_uncomputed_tokens` the
 # gap between its two counters. Who has finished is already gone.
 
@@ -394,7 +401,7 @@ ax.plot(at[:1], [-3], "v", color=look.series[1])
 ax.plot(at[2:], [-3] * 5, "o", color=look.series[0])
 for x, word in ((at[0], "   arrival"), (at[-1], "   tokens")):
     ax.text(x, -3, word, va="center", fontsize=9, color=look.ink)
-ax.set(xlabel="ms", yticks=[], ylim=(-3.5, 0.6), xlim=(5, at[-1] + 6))
+ax.set(xlabel="time (ms)", yticks=[], ylim=(-3.5, 0.6), xlim=(5, at[-1] + 6))
 ax.set_title("One request, as its user feels it", loc="left", fontsize=11)
 ax.figure
 
@@ -527,14 +534,15 @@ def dashboard_tpot(record):
 records = run.requests.values()
 left, right = new_axes((10, 2.6), look, num_columns=2, sharex=False)
 left.barh(list("ABC"), [1e3 * dashboard_ttft(r) for r in records], color=look.series[2])
-left.set(xlabel="TTFT (ms), says the dashboard", xlim=(0, 20))
+left.set(xlabel="TTFT (ms)", ylabel="request", xlim=(0, 20))
+left.set_title("What the dashboard says", loc="left", fontsize=11)
 left.invert_yaxis()
 timeline(run, by="request", x="time", ax=right, legend=False, title="What happened")
 left.figure
 
 # %% [markdown]
-# C, it says, is one of the fastest. Then come busy days. Arrivals from 0.5 to 4 per second, 60 requests each, and
-# the worst 1 % of the TTFTs:
+# C, it says, is one of the fastest. Then come busy days: on each, 60 people come at random moments, 0.5 to 4 of
+# them per second. The picture shows the **p99**, the TTFT that 99 of 100 users stay below:
 
 # %%
 from toyserve.metrics import percentile
@@ -562,7 +570,9 @@ ax.figure
 quiz("01.dashboard")
 
 # %% [markdown]
-# **Mend it.** Both functions are wrong. Run the cell until all four lines have their ✓.
+# **Mend it.** Both functions are wrong. A record has the times `arrival_time` and `first_scheduled_time`,
+# and `token_times`, a list with one for each token, which may be empty. Run the cell until all four lines have
+# their ✓.
 
 
 # %%
@@ -646,8 +656,9 @@ assert p99 > 3 * mean > 10 * p50
 latency(office, metrics=("ttft", "e2e"), title="Read the curve, not the mean")
 
 # %% [markdown]
-# A **percentile**: p50 is what half of the users stay below, p99 what 99 of 100 do. The curve says it
-# all: where it has risen to 95 %, nineteen of twenty users have had their token.
+# p50 and p99 are **percentiles**: what half of the users stay below, and what 99 of 100 do. The curve says it
+# all: where it has risen to 95 %, nineteen of twenty users have had their token. (The left axis is
+# logarithmic: each big tick is ten times the one before.)
 #
 # The mean describes almost nobody. Half of the users wait far less, and those who come behind one of the long
 # answers wait far more. A server is judged by its tail, because one in twenty is somebody's every

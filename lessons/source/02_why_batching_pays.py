@@ -22,8 +22,8 @@ modelled = [(b, h100.decode_throughput(b, context_len=200)[0]) for b in BATCHES]
 throughput_vs_batch(modelled)
 
 # %% [markdown]
-# Left: 128 users together get over a hundred times as many tokens. Right: each of them hardly notices the others.
-# It looks like something for nothing.
+# Left: 128 users together get over a hundred times as many tokens. (Both axes grow by multiples, not by steps.)
+# Right: each of them hardly notices the others. It looks like something for nothing.
 #
 # ## The words you need
 #
@@ -50,7 +50,7 @@ throughput_vs_batch(modelled)
 # | 32 | 1,500 |
 # | 128 | 2,500 |
 #
-# Aggregate throughput is one number. What does one user feel?
+# Throughput in all decides what a token costs the owner. But what does one user feel?
 
 # %%
 from toyserve.course.quiz import quiz
@@ -298,7 +298,7 @@ for batch in BATCHES:
     servers[batch] = LLM("toy", scheduler=Together(batch), num_blocks=400)
     outputs[batch] = servers[batch].generate([PROMPT] * batch, style[:batch])
 for i in range(3):
-    print(f"user {i}: {PROMPT}{outputs[128][i].text!r}\n")
+    print(f"user {i}: {PROMPT}{outputs[128][i].text}\n")
 same = sum(outputs[1][0].token_ids == outputs[b][0].token_ids for b in BATCHES)
 print(f"user 0 gets the same tokens in {same} of {len(BATCHES)} batch sizes")
 assert same == len(BATCHES) or servers[1].device.type == "cuda"
@@ -333,7 +333,7 @@ from toyserve.viz import playground
 playground(scheduler="continuous", max_running=1, rate=60, num_requests=60)
 
 # %% [markdown]
-# ## Three wrong sentences, measured
+# ## Two wrong sentences, measured
 #
 # **"Twice the batch, twice the throughput, for ever."** Every row also reads its *own* KV cache, which
 # nobody shares. With long conversations that is what a step spends its time on:
@@ -375,6 +375,8 @@ assert prefill_gain < 1.05 < 6 < decode_gain
 # Most code that isn't a serving engine puts prompts into a *rectangle*: short ones are filled up on the left with a
 # padding token, so that all end in the same column. GPT-2 has no padding token, so people take its end token. Attention
 # must not look at padding; the mask below takes care of that.
+#
+# (No need to follow the tensors in the next cell: it is right. The fault is in the one after it.)
 
 # %%
 import torch.nn.functional as F
@@ -518,12 +520,16 @@ from toyserve.models.gpt2 import GPT2
 show_source(GPT2.forward)
 
 # %% [markdown]
-# ## "Greedy must be bit-identical, whatever the batch"
+# ## For the curious: a third wrong sentence
 #
-# Above, user 0's tokens were equal at every batch size. In fp32, on this CPU, they are. On a GPU in fp16 they
-# need not be: for another number of rows it chooses another kernel, which adds up the same products *in another order*.
+# (The rest of the course doesn't need this part. In a hurry? Go on at "You have seen this before".)
 #
-# Let's do just that: numbers rounded to 16 bits, each sum in one piece, or in four (a "split-K" kernel).
+# *"Greedy answers must be bit-identical, whatever the batch."* (Greedy: always the likeliest token.) Above, user 0's
+# tokens were equal at every batch size. In fp32, on this CPU, they are. On a GPU in fp16 they need not be: for
+# another number of rows it chooses another *kernel* (a program on the GPU), which adds up the same products *in
+# another order*.
+#
+# Let's do just that: numbers rounded to 16 bits, each sum in one piece, or in four.
 
 
 # %%
@@ -607,7 +613,7 @@ ax.legend(frameon=False, fontsize=9)
 ax.figure
 
 # %% [markdown]
-# Each token is a decision between two candidates. Where the first leads by more than the rounding noise,
+# A *logit* is the model's score for a candidate token. Where the first candidate leads by more than the rounding noise,
 # no order of addition can change it. In fp32 the noise is so small that none of these decisions is that close; in fp16 some
 # are. And after *one* changed token, the rest of the answer goes its own way.
 #

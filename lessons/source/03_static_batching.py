@@ -38,11 +38,11 @@ parts = (WorkloadRequest(name, num_prompt_tokens=4, output_len=n) for name, n in
 four = Workload("four", tuple(parts))
 alone = simulate(SequentialScheduler(), four)
 timeline(
-    alone, title=f"One at a time: {alone.num_steps} steps, each read all the weights for one row"
+    alone, title=f"One at a time: {alone.num_steps} steps, each reads all the weights for one row"
 )
 
 # %% [markdown]
-# This is lesson 01's server: one slot, one request, 178 steps. Each step fetches all 16 GB of the
+# This is lesson 01's server: one slot, one request, 178 steps. Each step fetches all 15 GB of the
 # model's weights for a single token.
 #
 # ## The words you need
@@ -52,7 +52,7 @@ timeline(
 # | **batch** | the requests that one step computes together |
 # | **row**, **slot** | one request's place in the batch |
 # | **static batch** | starts together, ends together; nobody enters in between |
-# | **padding** | positions computed for nobody, so that the batch stays a rectangle |
+# | **padding** | places computed for nobody, so that the batch stays a rectangle |
 # | **mask** | which tokens a token may look at |
 # | **position** | a token's number in its own text: 0, 1, 2, … |
 #
@@ -318,7 +318,7 @@ print(f"Llama-3-8B on an H100, modelled: {faster:.2f} ×")
 print(f"in steps                       : {fewer:.2f} ×")
 
 # %% [markdown]
-# **The GPU** gains exactly what the steps say: it reads its 16 GB once per step, whoever is in it.
+# **The GPU** gains exactly what the steps say: it reads its 15 GB once per step, whoever is in it.
 # **The CPU** gains less. A step's fixed part here is Python and calls into torch; each row's arithmetic comes on
 # top, and a padded row is arithmetic too. It pays for its holes in time.
 #
@@ -367,8 +367,8 @@ for rate in (8, 26, 60):
 #
 # - **Quiet (8/s).** The trade of the textbook: with a long wait the GPU works much less for the same
 #   tokens, and the median user waits several times as long for the first one.
-# - **Nearly full (26/s).** Waiting a little makes *nobody* wait longer: fuller batches are fewer batches, so the
-#   queue is shorter.
+# - **Nearly full (26/s).** 0.1 or 0.2 s change next to nothing. With 0.4 s the first token comes *sooner*, by p50 and
+#   by p95: fuller batches are fewer batches, so the queue is shorter.
 # - **Overrun (60/s).** The queue is always full, no batch ever waits, and the setting does next to nothing.
 #
 # One run is one throw of the dice. Does the middle one hold for other arrivals?
@@ -438,8 +438,10 @@ assert gain32 < 16 and wasted32 > 0.5
 #  KING LEAR : ⏎ Blow , winds
 # ```
 #
-# Let's run the bundled GPT-2 that way. The first class is attention over a rectangle; `real` is False where
-# padding stands.
+# Let's run the bundled GPT-2 that way. The first class is attention over a rectangle (no need to follow its tensors);
+# `real` is False where padding stands.
+#
+# (From lesson 02 you may know half of it: positions wrong, mask right. Here a colleague has forgotten both.)
 
 # %% tags=["real-model"]
 import torch.nn.functional as F
