@@ -24,6 +24,7 @@ from browser_for_tests import (
     shots_folder,
     start_all,
 )
+from nbconvert import HTMLExporter
 from nbformat.sign import NotebookNotary
 
 from toyserve.recording import Recording
@@ -297,6 +298,41 @@ def test_a_dragged_slider_makes_the_run_that_it_says_and_reset_and_copy_work(see
     playwright.expect(note).to_have_text(words)
     assert picture(box) == first
     assert (seen.watch.errors, seen.watch.external) == ([], [])
+
+
+def test_two_hundred_quick_moves_of_a_slider_end_at_the_last_value(seen: Seen) -> None:
+    page, box = seen.page, output(seen.page, PLAYGROUND)
+    slider = page.locator(".jp-CodeCell").nth(PLAYGROUND).locator(".widget-slider")
+    slider = slider.filter(has_text="arrivals per s")
+    slider.locator(".noUi-handle").focus()
+    for key, times in (("ArrowRight", 60), ("ArrowLeft", 40), ("ArrowRight", 100)):
+        for _ in range(times):
+            page.keyboard.press(key)
+    rate = float(slider.locator(".widget-readout").inner_text())
+    assert rate > float(Settings().rate)
+    run = run_settings(Settings(num_requests=40, rate=rate))
+    playwright.expect(box.locator(".ts-title")).to_contain_text(f"{len(run.steps):,} steps")
+    page.wait_for_timeout(1500)  # nothing that was under way jumps back
+    playwright.expect(box.locator(".ts-title")).to_contain_text(f"{len(run.steps):,} steps")
+    assert float(slider.locator(".widget-readout").inner_text()) == rate
+    assert seen.watch.errors == []
+
+
+def test_a_cell_run_twice_shows_one_picture_and_the_saved_page_converts_to_html(seen: Seen) -> None:
+    page = seen.page
+    for _ in range(2):
+        output(page, EXPLORE)
+        page.evaluate("() => window.jupyterapp.commands.execute('notebook:run-cell')")
+        wait_for_status(page, "idle")
+    cell = page.locator(".jp-CodeCell").nth(EXPLORE)
+    playwright.expect(cell.locator(".toyserve-timeline")).to_have_count(1)
+    assert step_of(output(page, EXPLORE)) == 1
+    notebook = saved(page, seen.path)
+    stills = [o for o in notebook.cells[EXPLORE].outputs if "image/png" in o.get("data", {})]
+    assert len(stills) == 1
+    page_text, _ = HTMLExporter().from_notebook_node(notebook)
+    assert page_text.count("data:image/png;base64") >= len(CELLS) - 1
+    assert "widget-state+json" in page_text
 
 
 # -- saved and opened again -----------------------------------------------------------------------

@@ -208,7 +208,8 @@ class View {
       if (!driver.alive) return;
       if (!this.model.get("playing")) return this.endPlay(driver);
       const speed = Number(this.root.querySelector("select").value);
-      rest += ((now - last) / 1000) * speed * Math.max(4, this.run.num_steps / 30);
+      // A frame bears the time at which it began, which may lie before the click.
+      rest += (Math.max(0, now - last) / 1000) * speed * Math.max(4, this.run.num_steps / 30);
       last = now;
       const whole = Math.floor(rest);
       rest -= whole;
