@@ -15,7 +15,7 @@ EXTRAS_all := [lab,triton,serve,hub,train,dev]
 MOVED := $(shell test ! -e .venv/.home || test "$$(cat .venv/.home)" = "$$(pwd)" || echo FORCE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lab test lint format lessons bench-course picture constraints clean FORCE
+.PHONY: help setup demo lab test lint format lessons exercises bench-course picture constraints clean FORCE
 
 help:  ## what you can say here
 	@echo "make demo         the bundled GPT-2 serves a burst of requests, live in this terminal"
@@ -23,7 +23,7 @@ help:  ## what you can say here
 	@echo "make test         format, lint, types and all tests, as CI runs them"
 	@echo "make setup        only set up .venv, with everything that the others need"
 	@echo "make lint         format check, lint and types alone      make format   put them right"
-	@echo "make lessons      build the notebooks from lessons/source"
+	@echo "make lessons      build the notebooks from lessons/source; make exercises  from solutions/source"
 	@echo "make bench-course time and memory of every lesson"
 	@echo "make picture      make the README's picture from a real run"
 	@echo "make constraints  resolve constraints.txt anew (maintainers)"
@@ -56,6 +56,9 @@ format: .venv/.setup-all
 
 lessons: .venv/.setup-all
 	@$(PY) -m toyserve.course.builder
+
+exercises: .venv/.setup-all
+	@$(PY) -m toyserve.course.exercise_builder
 
 bench-course: .venv/.setup-all
 	@$(PY) benchmarks/course_cost.py
