@@ -205,4 +205,4 @@ def _log_scale(axis: Any, values: Sequence[float]) -> None:
         axis.set_minor_locator(NullLocator())
         axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}" if v >= 1 else f"{v:g}"))
     else:
-        axis.axes.set_ylim(bottom=0)
+        axis.axes.set_ylim(0, 1.08 * high if high > 0 else None)  # the highest dot is drawn whole
