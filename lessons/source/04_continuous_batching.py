@@ -13,7 +13,9 @@
 # *30–40 minutes. No GPU, no network. Run the cells one by one, in order.*
 
 # %% [markdown]
-# ## The words you need
+# No new words today. What you need is from lessons 01 and 03.
+#
+# <details><summary>The words, should you come straight here</summary>
 #
 # | word | here it means |
 # |---|---|
@@ -21,12 +23,11 @@
 # | **slot** | a place in the batch; this server has four |
 # | **prefill** | the step that reads a request's whole prompt; it yields the first token |
 # | **decode** | every later step of that request: one token in, one token out |
-# | **static batch** | start together, and let nobody in until *all* have finished |
+# | **static batch** | start together, and let nobody in until *all* have finished; rows that have finished are computed on, as *padding* |
 # | **KV cache** | memory that each request in the batch holds; plenty of it today (lesson 06) |
 # | **scheduler** | the code that decides, before each step, who runs |
 #
-# A static batch is a fixed rectangle: rows that have finished are still computed, as *padding*,
-# until the longest row ends.
+# </details>
 
 # %%
 from toyserve import Engine
@@ -58,21 +59,16 @@ static = simulate(StaticScheduler(max_running=4), seven)
 timeline(static)
 
 # %% [markdown]
-# `simulate` is a whole server: a queue, a scheduler, memory, and in the model's place a stopwatch that
-# knows how long a step of Llama-3-8B would take on an H100, a data-centre GPU.
+# The first batch is that of lesson 03, with its holes: hatched is computed for nobody. D ends in step 8
+# and B in step 10, and their rows go on as padding up to step 100.
 #
-# In the picture each row is a slot, each column a step. Blue is work somebody wanted; hatched is computed for
-# nobody. D ends in step 8 and B in step 10, and their rows go on as padding up to step 100. E, F
-# and G were there from the very first step. They are let in at step 101.
-#
-# The same as text, for the first batch (`-` is a slot that does nothing useful):
+# What is new is the queue. E, F and G were there from the very first step. When are they let in?
 
 # %%
-print(step_table(static, [1, 8, 9, 10, 11, 60, 61, 100]))
-
 useful = sum(ANSWERS[name] for name in "ABCD")
 places = 4 * 100
-print(f"\nfirst batch: {useful} useful places of {places}, {1 - useful / places:.1%} wasted")
+print(f"first batch: {useful} useful places of {places}, {1 - useful / places:.1%} wasted")
+print("let in at step:", entry_steps(static))
 print(f"all seven are served after {static.num_steps} steps")
 assert (useful, static.num_steps, entry_steps(static)["E"]) == (178, 130, 101)
 
@@ -190,15 +186,27 @@ assert continuous.num_steps == ANSWERS["A"] == 100  # as long as the longest, no
 # From step 61 on, A is alone in this picture too. That is not the scheduler's fault: the queue is
 # empty. **A free slot is only waste while somebody waits.**
 #
-# How full was each step? Static above, continuous below, on one scale. The spikes are prompts being
-# read.
+# (`-` is a slot that does nothing useful.) Nothing in the rule depends on four slots or on these lengths. Three
+# slots, and C and then A end early:
+
+# %%
+small = {"A": 3, "B": 6, "C": 2, "D": 5, "E": 4}
+five = Workload("five", tuple(
+    WorkloadRequest(k, num_prompt_tokens=4, output_len=n) for k, n in small.items()
+))  # fmt: skip
+print(step_table(simulate(Mine(max_running=3), five), [1, 2, 3, 4]))
+
+# %% [markdown]
+# Back to the seven. How full was each step? Static above, continuous below, on one scale. The spikes are
+# prompts being read: all tokens of a prompt are computed in the step that admits it.
 
 # %%
 from toyserve.viz.style import THEMES, new_axes
 
 axes = new_axes((10, 4.4), THEMES["light"], 2)
-occupancy(continuous, ax=axes[1], legend=False)
-occupancy(static, ax=axes[0])
+every = "Continuous: every token is wanted by somebody, and the last comes 30 steps sooner"
+occupancy(continuous, ax=axes[1], legend=False, title=every)
+occupancy(static, ax=axes[0], title="Static: hatched tokens are computed for nobody")
 axes[0].set_xlim(0, static.num_steps)
 axes[0].figure
 
@@ -290,8 +298,10 @@ print("steps:", llm_static.recording.num_steps, "static,", llm.recording.num_ste
 # %% [markdown]
 # ## How unequal are real answers?
 #
-# The seven lengths were made up. Let the model decide: 24 speeches, each ending when the model
-# itself says so (or after 256 tokens).
+# The seven lengths were made up. But requests do differ that much: one user asks in 20 tokens for the name of a
+# city ("Paris."), the next pastes 20,000 and wants a report of 3,000.
+#
+# Let the model decide: 24 speeches, each ending when the model itself says so (or after 256 tokens).
 
 # %%
 prompts = [f"{who}:\n" for who in [*SPEAKERS, "MACBETH", "PORTIA", "PROSPERO", "IAGO", "VIOLA"]] * 2
@@ -397,7 +407,8 @@ ax.legend(frameon=False)
 ax.figure
 
 # %% [markdown]
-# Why is the modelled curve flat? The bill of one step says it:
+# Why is the modelled curve flat? The bill of one step says it. (A GFLOP is a billion multiplications or
+# additions. Weights are read by the *linear layers*, each request's KV cache by the *attention*.)
 
 # %%
 from toyserve.costs import StepShape
@@ -569,11 +580,10 @@ timeline(mended, title=f"One book: {mended.num_steps} steps instead of {broken.n
 # **Or at a noodle bar.** Four stools, one big pot. Bringing the pot to the boil takes the same gas
 # for one bowl as for four.
 #
-# *Static:* the host seats four people and locks the door. One has a quick bowl and leaves; her stool
-# stays cold while the man in the corner works through every dish on the menu. Outside, three people
-# watch the empty stools through the window.
+# Last week's rule was *a table eats together*, and three people watched the empty stools through the window
+# until the man with the twelve courses was done.
 #
-# *Continuous:* whenever a stool is free, whoever is next sits down. The pot boils as often as before;
+# The new rule: whenever a stool is free, whoever is next sits down. As long as there is a line at the door,
 # every boil feeds four.
 
 # %% [markdown]
