@@ -104,8 +104,7 @@ check(
 # - the result is the **smallest wait in the list that covers at least `q` percent of all users**: so
 #   many of them waited for that long, or less. It is `None` if no wait covers so many.
 #
-# (`q` is a whole number from 1 to 99. This is a percentile by the *nearest rank*: always somebody's
-# own wait, never a value between two.)
+# (`q` is a whole number. This percentile, by the *nearest rank*, is always somebody's own wait.)
 
 
 # %% answer="01.2"

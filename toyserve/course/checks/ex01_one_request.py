@@ -161,10 +161,10 @@ def judge_chat(case: Case, got: Any, expected: Any) -> str:
         if number != expected[name]:
             way = "too many" if number > expected[name] else "too few"
             say = hints.get((name, int(number)), f"is {way}. Try turns of 2 + 2 tokens on paper")
-            raise Wrong(f"{name} = {number:,.0f} {say}")
+            raise Wrong(f"`{name}` = {number:,.0f} {say}")
     if numbers["faster"] < 1:
         raise Wrong(
-            f"faster = {numbers['faster']:g}: the time without notes over the one with them"
+            f"`faster` = {numbers['faster']:g}: the time without notes over the one with them"
         )
     close(numbers["faster"], expected["faster"], "`faster` (time without notes over time with)")
     return (
@@ -239,7 +239,7 @@ def judge_order(case: Case, got: Any, expected: Any) -> str:
         )
     gain = require_number(got["gain"], "gain")
     if gain < 1:
-        raise Wrong(f"gain = {gain:g} is upside down: the mean before over the mean after")
+        raise Wrong(f"`gain` = {gain:g} is upside down: the mean before over the mean after")
     close(gain, sum(before.values()) / len(before) / mean, "`gain` (mean before over mean after)")
     return f"The mean falls {gain:.1f} ×, {got['pays']} pays for it, and all end at the same time."
 
