@@ -38,7 +38,8 @@ texts = watch(llm, burst(llm))
 
 # %% [markdown]
 # That was a real GPT-2: a tiny one, trained on Shakespeare and bundled with the course. It writes
-# verse of little sense, and that is fine. It's here to be *served*.
+# verse of little sense, and that is fine. It's here to be *served*. (You needn't follow the code yet. `# fmt: skip`
+# you may always overlook: it speaks to the authors' tools.)
 #
 # What happened, as a picture. Each row is one of the four places (a **slot**), each column one **step**: one
 # run of the model, which gives one more **token** (a piece of a word) to everybody who has a place. Those

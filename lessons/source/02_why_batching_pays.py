@@ -456,6 +456,13 @@ quiz("02.position")
 # %% [markdown]
 # **Mend it:** a row's first *real* token is number 0. Does your first idea pass the second test, too? There, a prompt
 # holds an end token in its middle, between two scenes.
+#
+# <details><summary>A hint</summary>
+#
+# `real.cumsum(1)` counts, column by column, how many real tokens there have been in each row. And look again at how
+# `real` is found: who else might use the token `PAD`?
+#
+# </details>
 
 
 # %% tags=["real-model"]

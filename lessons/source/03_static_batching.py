@@ -321,7 +321,8 @@ print(f"in steps                       : {fewer:.2f} ×")
 # **The GPU** gains exactly what the steps say: it reads its 15 GB once per step, whoever is in it.
 # **The CPU** gains less. A step's fixed part here is Python and calls into torch; each row's arithmetic comes on
 # top, and a padded row is arithmetic too. It pays for its holes in time.
-#
+
+# %% [markdown]
 # ## Wait for a fuller batch, or run now?
 #
 # Requests arrive one by one. When a batch may start and only two people are there, there is a choice.
@@ -333,7 +334,7 @@ print(f"in steps                       : {fewer:.2f} ×")
 # run now     → smaller batches → the GPU works worse → nobody waits
 # ```
 #
-# Is that so? Predict.
+# Is that so? Predict; then we try it with 800 requests that come at random moments.
 
 # %%
 quiz("03.wait")

@@ -204,7 +204,8 @@ print(step_table(simulate(Mine(max_running=3), five), [1, 2, 3, 4]))
 from toyserve.viz.style import THEMES, new_axes
 
 axes = new_axes((10, 4.4), THEMES["light"], 2)
-every = "Continuous: every token is wanted by somebody, and the last comes 30 steps sooner"
+saved = static.num_steps - continuous.num_steps
+every = f"Continuous: every token is wanted by somebody, and the last comes {saved} steps sooner"
 occupancy(continuous, ax=axes[1], legend=False, title=every)
 occupancy(static, ax=axes[0], title="Static: hatched tokens are computed for nobody")
 axes[0].set_xlim(0, static.num_steps)
