@@ -333,3 +333,20 @@ def test_check_and_progress_in_a_terminal_that_knows_only_ascii(lab: Path) -> No
     )
     parts = json.loads(shown.stdout)["parts"]
     assert (parts["04.3"], parts["04.1"]) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("static_steps = 5 is too many", "`static_steps` = 5 is too many."),
+        ("watermark = 6: it is a share", "`watermark` = 6: it is a share."),
+        ("tokens_again(run) is 3", "`tokens_again(run)` is 3."),
+        ("Crowds.schedule() lets 3 run", "`Crowds.schedule()` lets 3 run."),
+        ("step 3 lets A in", "Step 3 lets A in."),
+        ("is that so?", "Is that so?"),
+    ],
+)
+def test_a_sentence_begins_with_a_capital_unless_with_a_name_of_code(text: str, shown: str) -> None:
+    from toyserve.course.checks.feedback import sentence
+
+    assert sentence(text) == shown

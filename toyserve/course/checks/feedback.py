@@ -6,10 +6,15 @@ import base64
 import html
 import io
 import re
+import re
 from typing import Any
 
 from toyserve.course.checks.examine import Outcome
 from toyserve.course.checks.part import Exercise
+
+
+# A name with an underscore, a call, or what stands before an equals sign.
+_CODE_FIRST = re.compile(r"^(?:\w+(?= = )|\w*_\w*(?:\(\w*\))?(?=[ :,])|[\w.]+\(\w*\)(?=[ :,]))")
 
 
 class CheckFailed(Exception):
@@ -72,8 +77,9 @@ def feedback_lines(outcome: Outcome, exercise: Exercise) -> list[str]:
 
 
 def sentence(text: str) -> str:
-    """With a capital at its start and a full stop at its end."""
+    """With a capital at its start and a full stop at its end; a name of code stays as it is."""
     text = text.strip()
+    text = _CODE_FIRST.sub(r"`\g<0>`", text)
     text = text[:1].upper() + text[1:]
     return text if text.endswith((".", "?", "!", "`")) else text + "."
 
