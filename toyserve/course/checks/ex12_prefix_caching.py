@@ -165,8 +165,10 @@ def judge_forgets(case: Case, got: Any, expected: Any) -> str:
     if not isinstance(got, dict) or set(got) != set(expected):
         raise Wrong("not every request was served")
     lru = hits_of(serve_cached(case)[0])
-    order = " ".join(name[0] for name in expected)
-    for i, (name, right) in enumerate(expected.items(), 1):
+    names = [request.request_id for request in prompts_of(case).requests]
+    order = " ".join(name[0] for name in names)
+    for i, name in enumerate(names, 1):
+        right = expected[name]
         if got[name] == right:
             continue
         if got == lru:
@@ -194,10 +196,11 @@ def _bars(case: Case, got: Any, expected: Any) -> Picture:
 
         look = THEMES["light"]
         axes = new_axes((8, 3.4), look, 2)
+        names = [request.request_id for request in prompts_of(case).requests]
         for ax, (title, hits) in zip(axes, (("expected", expected), ("yours", got)), strict=True):
-            ax.bar(range(len(hits)), list(hits.values()), color=look.series[0])
+            ax.bar(range(len(names)), [hits[name] for name in names], color=look.series[0])
             ax.set_title(f"{title}: tokens found in the cache", loc="left", fontsize=10)
-            ax.set_xticks(range(len(hits)), [name[0] for name in hits])
+            ax.set_xticks(range(len(names)), [name[0] for name in names])
         return axes[0].figure
 
     return draw
