@@ -293,7 +293,7 @@ def meets_both(budget):
     return smooth and summary["ttft_ms"]["p95"] <= hour["ttft_ms"]
 
 
-token_budget = next(budget for budget in range(192, 600, 16) if meets_both(budget))
+token_budget = next(budget for budget in range(240, 500, 16) if meets_both(budget))
 ### END SOLUTION
 
 # %% check="05.5" points=2

@@ -124,8 +124,10 @@ _HOUSES: dict[str, list[tuple[str, str, int, int]]] = {
 def houses(seed: int) -> dict[str, Any]:
     """The learner's own four servers, P to S: GPU, model, users, and tokens behind each."""
     rng = np.random.default_rng(seed)
-    kinds = [_HOUSES[kind] for kind in (*BILLS, BILLS[int(rng.integers(3))])]
-    picked = [kind[int(rng.integers(len(kind)))] for kind in kinds]
+    orders = {kind: rng.permutation(len(_HOUSES[kind])) for kind in BILLS}
+    picked = [_HOUSES[kind][int(orders[kind][0])] for kind in BILLS]
+    again = BILLS[int(rng.integers(len(BILLS)))]  # one kind is there twice
+    picked.append(_HOUSES[again][int(orders[again][1])])
     rows = {}
     for name, index in zip("PQRS", rng.permutation(4), strict=True):
         gpu, model, users, length = picked[int(index)]
