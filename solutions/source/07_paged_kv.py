@@ -141,7 +141,7 @@ check(
 # of the picture is one length, with blocks of 12; red are tokens that are there and not read.
 
 # %%
-shown = READS[1]
+shown = READS[0]
 draw_reads(shown, read_all(shown, colleague), "The colleague's")
 
 # %%

@@ -411,9 +411,9 @@ LEAK: dict[str, Any] = {
                  ["E", 0.1, 20, 10], ["BIG", 0.15, 190, 3]],
 }  # fmt: skip
 MENDED = [
+    LEAK,
     {"what": "one that grows by a block, and one that needs all of the pool", "blocks": 4,
      "requests": [["A", 0.0, 10, 12], ["ALL", 0.02, 60, 3]]},
-    LEAK,
     {"what": "ten that come and go, and some are thrown out", "blocks": 8,
      "requests": comers(3, 10)},
 ]  # fmt: skip

@@ -158,7 +158,7 @@ def _wrong_take(
 def colleague(block_table: Sequence[int], context_len: int, block_size: int) -> list[int]:
     """The slots that attention reads for a request of ``context_len`` tokens."""
     num_pages = -(-context_len // block_size)
-    slots = []
+    slots: list[int] = []
     for page in range(num_pages):
         last = page == num_pages - 1
         filled = context_len % block_size if last else block_size
@@ -167,10 +167,10 @@ def colleague(block_table: Sequence[int], context_len: int, block_size: int) -> 
     return slots
 
 
-READS = [
-    {"what": "1 to 8 tokens, blocks of 4", "table": [2, 0], "size": 4, "longest": 8},
+READS: list[dict[str, Any]] = [
     {"what": "1 to 64 tokens, blocks of 12", "table": [7, 2, 9, 3, 0, 5], "size": 12,
      "longest": 64},
+    {"what": "1 to 8 tokens, blocks of 4", "table": [2, 0], "size": 4, "longest": 8},
     {"what": "blocks of 1", "table": [3, 1, 2, 0], "size": 1, "longest": 4},
 ]  # fmt: skip
 
@@ -205,7 +205,7 @@ def run_reads(case: Case, first_bad: Any, bad: Any, to_read: Any) -> Any:
 
 
 def judge_reads(case: Case, got: Any, expected: Any) -> str:
-    shown = READS[1]
+    shown = READS[0]
     wrong = [
         num
         for num, slots in enumerate(read_all(shown, colleague), 1)
@@ -225,15 +225,19 @@ def judge_reads(case: Case, got: Any, expected: Any) -> str:
         missing = [p for p, slot in enumerate(right) if slot not in slots]
         if missing:
             raise Wrong(
-                f"of {num} tokens position {missing[0]} is not read ({len(missing)} are missing)",
+                f"with {_tokens(num)} position {missing[0]} is not read (missing: {len(missing)})",
                 lambda: draw_reads(case, got["reads"], "Yours"),
             )
         strange = [slot for slot in slots if slot not in right]
         if strange:
-            raise Wrong(f"with {num} tokens slot {strange[0]} is read: no token of it lies there")
+            raise Wrong(f"with {_tokens(num)} slot {strange[0]} is read: no token of it lies there")
         if len(slots) != len(right):
-            raise Wrong(f"with {num} tokens some slots are read twice")
+            raise Wrong(f"with {_tokens(num)} some slots are read twice")
     return "A rest of 0 means a full last block. Nothing crashes, and one block is forgotten."
+
+
+def _tokens(number: int) -> str:
+    return f"{number} token" if number == 1 else f"{number} tokens"
 
 
 # -- 07.4: predict, then measure ----------------------------------------------------------------
