@@ -6,12 +6,10 @@ import base64
 import html
 import io
 import re
-import re
 from typing import Any
 
 from toyserve.course.checks.examine import Outcome
 from toyserve.course.checks.part import Exercise
-
 
 # A name with an underscore, a call, or what stands before an equals sign.
 _CODE_FIRST = re.compile(r"^(?:\w+(?= = )|\w*_\w*(?:\(\w*\))?(?=[ :,])|[\w.]+\(\w*\)(?=[ :,]))")
