@@ -199,6 +199,7 @@ def _bars(case: Case, got: Any, expected: Any) -> Picture:
         names = [request.request_id for request in prompts_of(case).requests]
         for ax, (title, hits) in zip(axes, (("expected", expected), ("yours", got)), strict=True):
             ax.bar(range(len(names)), [hits[name] for name in names], color=look.series[0])
+            ax.set_ylim(0, 1.1 * max(1, *got.values(), *expected.values()))
             ax.set_title(f"{title}: tokens found in the cache", loc="left", fontsize=10)
             ax.set_xticks(range(len(names)), [name[0] for name in names])
         return axes[0].figure
