@@ -36,6 +36,7 @@ from toyserve.scenarios import budget_example, freeze, long_prompt
 from toyserve.schedulers import ContinuousScheduler
 from toyserve.viz import occupancy, token_raster
 from toyserve.viz.style import THEMES, new_axes
+from toyserve.workload import Workload, WorkloadRequest
 
 
 def simulate(scheduler, workload, gpu="h100", model="llama-3.1-8b", check=False):
@@ -57,9 +58,10 @@ token_raster(whole, ax=ax, title="A document arrives after 1 s, and 50 streams f
 # `simulate` is a server without a model: a stopwatch knows how long each step would take.
 # (`check=True` lets the engine look over every plan; we'll use it on code of our own.)
 #
-# Each row is a user, each blue spot a token that reached them (Llama-3.1-8B on an H100, on the virtual clock). The
-# last row is the document. For almost three seconds nobody gets anything: one step holds
-# 50,000 prompt tokens, and a step can't be interrupted.
+# Each row is a user, each blue spot a token that reached them (Llama-3.1-8B, which takes so long a prompt, on an
+# H100, on the virtual clock). The last row is the document. For almost three seconds nobody gets anything: one step holds
+# 50,000 prompt tokens, and a step can't be interrupted. The stripes behind it are steps a third longer than usual, while
+# the document's answer comes, too; the few thin lines later are between two pixels.
 #
 # In numbers:
 
@@ -235,10 +237,12 @@ occupancy(small, title="Budget 8: six decodes and two tokens of G's prompt, fift
 
 # %%
 thousand = simulate(Mine(7, token_budget=262), long_prompt(num_decoding=6))
+start = 0
 for number, step in enumerate(thousand.steps[:7], 1):
     tokens = dict(step.num_scheduled_tokens)
     mine = tokens.pop("G", 0)
-    print(f"step {number}: {len(tokens)} users + {mine:>3} tokens of G")
+    print(f"step {number}: {len(tokens)} users + G[{start}:{start + mine}], {mine} tokens")
+    start += mine
 chunks = tokens_of(thousand, "G")[1:5]
 assert chunks == [256, 256, 256, 232]
 
@@ -275,6 +279,18 @@ show_source(Mine.schedule, ChunkedScheduler.schedule)
 show_diff(ContinuousScheduler.schedule, ChunkedScheduler.schedule)
 
 # %% [markdown]
+# What does the GPU see, then? Not requests one after another, but pieces of many in one step. A, B and D
+# decode; C and E come with 100 tokens each. Budget 16, and at most 8 tokens of one request:
+
+# %%
+lens = {"A": 1, "B": 1, "C": 100, "D": 1, "E": 100}
+sizes_of = [WorkloadRequest(k, 0.0 if n == 1 else 0.001, n, 40) for k, n in lens.items()]
+both = simulate(ChunkedScheduler(5, 16, max_chunk=8), Workload("both", tuple(sizes_of)))
+pieces = dict(sorted(both.steps[1].num_scheduled_tokens.items()))
+print(*(f"{k}-decode" if n == 1 else f"{k}-prefill-chunk ({n})" for k, n in pieces.items()))
+assert pieces == {"A": 1, "B": 1, "C": 8, "D": 1, "E": 5}
+
+# %% [markdown]
 # ## On a real model
 #
 # Now the bundled GPT-2. Six readers, and G: a scene of 600 tokens to be continued. The model's context
@@ -284,7 +300,6 @@ show_diff(ContinuousScheduler.schedule, ChunkedScheduler.schedule)
 import torch
 
 from toyserve import LLM, SamplingParams
-from toyserve.workload import Workload, WorkloadRequest
 
 if not torch.cuda.is_available():
     torch.set_num_threads(1)  # a small model: one core is enough, and steadier to measure
@@ -368,10 +383,10 @@ show_price(f"the bundled GPT-2 on {server.device}, measured", here)
 # machines differ.
 #
 # - **The GPU** reads all 16 GB of weights in every step. A step of 70 tokens costs nearly the same as a step of
-#   7, so 600 tokens at once freeze the readers only briefly, and cutting them into ten pieces
-#   makes G pay for reading the weights ten times. Such small chunks are a bad deal there.
-# - **The CPU** pays for each token's arithmetic. Ten chunks are hardly more work than one prompt, and
-#   the standstill shrinks nearly as much as the chunk does.
+#   7, so 600 tokens at once freeze the readers only briefly, and ten pieces
+#   make G pay for reading the weights ten times: a bad deal there.
+# - **The CPU** pays for each token's arithmetic. Ten chunks are hardly more work than one prompt (G waits for
+#   the readers' tokens, too), and the standstill shrinks to a fraction.
 #
 # So the right budget belongs to the machine. Where does a GPU start to pay per token?
 
@@ -399,8 +414,8 @@ ax.figure
 #
 # Back to the fifty and the document. A scheduler could take a side:
 #
-# - **all prefill**: stop all decodes until the new prompt is read;
-# - **all decode**: no new prompt while anybody's answer is streaming;
+# - **all prefill**: stop all decodes until the new prompt is read (vLLM's first versions did);
+# - **all decode**: no new prompt while anybody's answer is streaming (static batching, in effect);
 # - **mixed**: your chunks.
 
 
@@ -448,7 +463,8 @@ axes[0].figure
 # for ever.
 #
 # *Mixed* looks like a compromise, and is more than that. The document pays a few per cent. The longest gap
-# shrinks by more than an order of magnitude.
+# shrinks by more than an order of magnitude. (The blue lines between 1 s and 4 s: at each of them,
+# *everybody* gets a token.)
 
 # %%
 longer = table["mixed, 512"][3] / table["AllPrefill"][3]
@@ -457,6 +473,11 @@ print(f"budget 512 against all-prefill: longest gap {smoother:.0f} × shorter, "
       f"document's first token {longer:.2f} × as late")  # fmt: skip
 assert smoother > 50 and longer < 1.15
 assert table["AllDecode"][3] > 2 * table["AllPrefill"][3]
+
+book = freeze(num_decoding=50, prompt_len=65_536, arrival_time=1.0)  # a "64K" prompt
+read = tokens_of(simulate(Mine(51, token_budget=512), book), "long")
+print(f"a prompt of 64K tokens: {sum(n > 1 for n in read)} chunks of {max(read)} or less")
+assert max(read) == 512 - 50 and sum(n for n in read if n > 1) == 65_536
 
 # %% [markdown]
 # ## "A smaller budget must be slower for everybody"
@@ -475,11 +496,14 @@ assert best == 256
 assert sweep[256][2] < 0.9 * sweep[65_536][2]  # the fifty are done earlier
 assert sweep[256][3] > sweep[65_536][3]  # the document starts later
 assert sweep[64][4] < sweep[256][4]  # but too small is too small
+assert sweep[256][0] < 1.3 * sweep[65_536][0]  # the usual gap: a little longer
+assert sweep[256][1] < 0.01 * sweep[65_536][1]  # the longest: very much shorter
 
 # %% [markdown]
 # From "no limit" down to 256, the fifty get their answers *sooner*, and even the tokens per second of all
 # together rise: every chunk takes the decodes along in a step that reads the weights anyway. Only
-# the document waits a little longer.
+# the document waits a little longer. (The *usual* gap grows by a quarter, since most steps now carry a chunk;
+# the longest shrinks to less than a hundredth.)
 #
 # Below the bend that ends. With 64 a step is hardly shorter than with 128, there are just more of them; now
 # the document *and* the throughput suffer.
@@ -504,7 +528,8 @@ assert lonely[64] > 2 * lonely[65_536]
 # ## The triangle
 #
 # TTFT, TPOT, throughput: can one setting be best for all three? 150 users with prompts of 200 to 4000
-# tokens, eight arriving each second; below, a rush of 100 at once, where throughput counts. p95: nineteen of twenty users stay below it.
+# tokens, eight arriving each second, for the two times; and a rush of 100 at once for the throughput. p95: nineteen
+# of twenty users stay below it.
 
 # %%
 from toyserve.workload import Lengths, burst, poisson
@@ -652,6 +677,8 @@ check_repair(MendedChunks)
 
 # %%
 check_repair(ChunkedScheduler)
+print(f"and the colleague's own test, nobody beside G: {read_tokens(Nominal, 0)} of 600")
+assert read_tokens(Nominal, 0) == 600  # which is why it was never noticed
 assert read_tokens(ChunkedScheduler, 6) == read_tokens(ChunkedScheduler, 3) == 600
 
 # %% [markdown]

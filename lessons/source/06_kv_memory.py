@@ -130,22 +130,24 @@ assert fit == 60
 
 look = THEMES["light"]
 (ax,) = new_axes((9, 2.4), look)
-ax.barh(0, 50, color=look.faint, label="weights")
-ax.barh(0, 0.5 * fit, left=50, color=look.series[2], label=f"KV of {fit} requests")
+ax.barh(0, 50, color=look.faint)
+ax.barh(0, 0.5 * fit, left=50, color=look.series[2])
 ax.barh(0, 0.5 * (100 - fit), left=50 + 0.5 * fit, facecolor="none", edgecolor=look.series[1],
-        hatch="///", label=f"KV of the other {100 - fit}")  # fmt: skip
+        hatch="///")  # fmt: skip
+names = {25: "weights", 65: f"KV of {fit} requests", 90: f"KV of the\nother {100 - fit}"}
+for x, name in names.items():
+    ax.text(x, 0, name, ha="center", va="center", bbox={"facecolor": "white", "edgecolor": "none"})
 ax.axvline(80, color=look.ink, linewidth=2)
 ax.set(yticks=[], xlabel="GB", xlim=(0, 104), xticks=[0, 50, 80, 100])
 ax.set_title("Twenty gigabytes too many: the line is the end of memory", loc="left", fontsize=11)
-ax.legend(frameon=False, ncol=3, loc="upper center", bbox_to_anchor=(0.5, -0.45))
 ax.figure
 
 # %% [markdown]
 # Lesson 04 said: fill every slot of the batch. Here is what stops you. The batch is as large as
 # the **memory** allows, and all that is ever gained by batching is limited by it.
 #
-# The course's own planner does this sum for a real model and a real GPU. Note its last line, and
-# how it falls as conversations grow:
+# The course's own planner does this sum for a real model and a real GPU. (It leaves a tenth of the memory alone,
+# for what a step reckons in between.) Note how many fit, and how that falls as conversations grow:
 
 # %%
 from toyserve.capacity import plan
@@ -231,6 +233,7 @@ def try_out(cls):
     for request, num_blocks in ((a, 2), (b, 3), (c, 2), (d, 3)):
         kv.allocate(request, 16 * num_blocks)  # [A A][B B B][C C][D D D][. .]
     kv.free(b)
+    print("the pool:", brackets(kv))
     checks = {"two blocks go to the first hole, block 2": kv.first_fit(2) == 2}
     checks["three blocks fit that hole exactly"] = kv.first_fit(3) == 2
     checks["four blocks: there is no place"] = kv.first_fit(4) is None
@@ -298,8 +301,8 @@ explore(mine, step=5)
 # %% [markdown]
 # ## The other way: reserve the longest
 #
-# There is something dishonest in these slabs: how does the server know how long a request will
-# get? It doesn't. A slab that must grow meets its neighbour.
+# There is something dishonest in these five: none ever outgrows the blocks that its prompt took. But how
+# long will an answer get? The server doesn't know. A slab that must grow meets its neighbour.
 #
 # The simplest servers therefore did this: cut the pool into equal places, each as long as the
 # longest sequence allowed, and give each request one. No search, no holes, no surprise.
@@ -343,8 +346,8 @@ show_diff(ReservedKV.allocate, ContiguousKV.allocate)
 # ## A busy evening
 #
 # Now 48 requests at once, prompts of 16 to 256 tokens, answers of 8 to 256, most of them short.
-# Everybody *declares* 256, because nobody knows. A pool of 128 blocks, and up to 64 may run at
-# once, so that memory is the only limit.
+# Nobody knows which, so the limit that each declares (`max_tokens`) is 256, and who reserves must reserve 256 +
+# 256 = 512. A pool of 128 blocks, and up to 64 may run at once, so that memory is the only limit.
 #
 # The bill is drawn up over the steps in which somebody waited for memory: where was it?
 
@@ -379,7 +382,8 @@ assert bills["slabs, first fit"].apart > 0.05
 
 # %% [markdown]
 # - **Reserved:** well over half of the pool is taken and empty while people queue.
-# - **Slabs:** hardly anything is empty, but much of what is free lies in pieces. And look at
+# - **Slabs:** hardly anything is empty, but half of what is free lies in pieces. (The other half would be too
+#   little for whoever is next even in one piece.) And look at
 #   *thrown out*: when a slab must grow and its neighbour stands in the way, one of the two has to
 #   leave and be computed again later (preemption, lesson 09).
 #
@@ -390,7 +394,12 @@ assert bills["slabs, first fit"].apart > 0.05
 from toyserve.viz import kv_usage
 
 axes = new_axes((10, 5.6), look, 2)
-kv_usage(new, ax=axes[1], holes=True, title="Slabs: the holes (white) are many and small")
+kv_usage(
+    new,
+    ax=axes[1],
+    holes=True,
+    title="Slabs: of what is free, only what is above the dots is in one piece",
+)
 kv_usage(old, ax=axes[0], legend=False, title="Reserved: full, of nothing")
 axes[0].figure
 

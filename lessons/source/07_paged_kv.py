@@ -137,7 +137,7 @@ to_slot = slot_of if mapped else slot_in_table
 # |---|---|
 # | `request.num_computed_tokens` | positions that are written already |
 # | `request.block_table` | its blocks so far |
-# | `self.num_free_blocks` | what is left in the pool; leave `keep_free` of them |
+# | `self.num_free_blocks` | what is left in the pool; leave `keep_free` of them (lesson 09's use) |
 # | `self.pool.take(request, n)` | move `n` blocks from the free list to the end of its table |
 
 # %% [markdown]
@@ -473,9 +473,11 @@ for name, seconds in best.items():
 
 # %% [markdown]
 # **Paging makes room, not speed.** What is faster is the *crowd*: more requests fit, so batches
-# are larger. And here the two clocks differ again. **A GPU amortises reading weights**, and so a
-# batch three times as large is nearly three times the tokens. **A CPU amortises overhead** and
-# pays each row's arithmetic, so it gains less:
+# are larger. (Blocks of *one* token are slower here: each is fetched by itself. What else differs is
+# bookkeeping, and whatever this machine was doing beside.)
+#
+# Here the two clocks differ again. **A GPU amortises reading weights**, so a larger batch costs hardly more
+# per step. **A CPU amortises overhead** and pays each row's arithmetic, so it gains less:
 
 # %% tags=["wall-clock"]
 sixteen = burst(16, seed=5, lengths=Lengths(16, 64, 8, 64, output_median=20))
@@ -563,7 +565,8 @@ quiz("07.boundary")
 
 # %% [markdown]
 # The first position of every page is written into the page *before* it, on top of what was there.
-# Compare the left column of the two pictures: it has moved up by one row. The first key of the text
+# Compare the left column of the two pictures: it has moved up by one row. (Page 3 differs further on, too: by then
+# the text is another one.) The first key of the text
 # is lost, and the first slot of the newest page is empty until the next page begins: to the model,
 # a token of zeros. **Mend it** and run the cell until all lines have their ✓.
 
