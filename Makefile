@@ -45,7 +45,7 @@ test: .venv/.setup-all
 	$(PY) -m ruff check . || failed="$$failed lint"; \
 	$(PY) -m mypy || failed="$$failed types"; \
 	test -z "$$failed" || echo "Failed above:$$failed. Going on to the tests."; \
-	$(PY) -m pytest || failed="$$failed tests"; \
+	$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile || failed="$$failed tests"; \
 	test -z "$$failed"
 
 lint: .venv/.setup-all
