@@ -317,7 +317,8 @@ throughput_vs_batch({name: [(b, r[b][0]) for b in BATCHES] for name, r in curves
 # %% [markdown]
 # Two machines, two shapes:
 #
-# - **A GPU amortises reading weights.** 15 GB per step, for one row or for 128. Total throughput grows
+# - **A GPU amortises reading weights.** 15 GB per step, for one row or for 128. (The file has 16: of its
+#   table of token vectors a step looks up only a few rows.) Total throughput grows
 #   nearly with the batch, and each user hardly feels it.
 # - **A CPU amortises overhead.** The weights of the small model, 22 MB, are quickly read. What a
 #   step pays once is Python and the calls into torch. Beyond a few rows each one costs its

@@ -382,7 +382,7 @@ show_price(f"the bundled GPT-2 on {server.device}, measured", here)
 # Both say: chunks shorten the standstill and make G wait longer. How *much* differs, because the
 # machines differ.
 #
-# - **The GPU** reads all 16 GB of weights in every step. A step of 70 tokens costs nearly the same as a step of
+# - **The GPU** reads 15 GB of weights in every step. A step of 70 tokens costs nearly the same as a step of
 #   7, so 600 tokens at once freeze the readers only briefly, and ten pieces
 #   make G pay for reading the weights ten times: a bad deal there.
 # - **The CPU** pays for each token's arithmetic. Ten chunks are hardly more work than one prompt (G waits for
