@@ -302,11 +302,14 @@ assert count(careful)[1] == 0 < count(bold)[1]
 assert gain > 1.3
 
 # %% [markdown]
+# (*Pauses* are preemptions; *run again*: tokens computed twice, as a share of those that had to be computed.)
+#
 # The careful server never pauses anybody, and keeps memory empty for answers that are never
 # written. The bold one lets in whoever fits *now* and, when it has promised too much, takes something back. It
-# repeats work for that, and serves more all the same. **Preemption is what makes it safe to be
+# repeats work for that, some stream stands still for a second, and it serves twice as much all the same. **Preemption is what makes it safe to be
 # bold.** Airlines call it overbooking.
-#
+
+# %% [markdown]
 # ## On a real model
 #
 # "Preempted" sounds as if the answer were lost, or at least damaged. Ask the real GPT-2. Same scene, same
@@ -463,11 +466,12 @@ ax.legend(frameon=False)
 ax.figure
 
 # %% [markdown]
-# - **Short contexts are recomputed for nothing.** The step waits for the weights anyway (lesson 02); the extra
+# - **Short contexts cost nothing to recompute.** The step waits for the weights anyway (lesson 02); the extra
 #   arithmetic hides behind that, up to some hundred tokens.
 # - **Then recompute grows with the arithmetic**, and swap with the bytes.
 # - **The bus is the doubtful part.** KV lies in small blocks, and many small copies never reach its full rate. The
-#   authors of vLLM measured that with small blocks swap lost to recompute. The dashed line is such a bus.
+#   authors of vLLM measured that with small blocks swap lost to recompute, and today's vLLM recomputes by
+#   default. The dashed line is such a bus.
 #
 # Other machines, other crossings:
 
@@ -515,9 +519,8 @@ print(text_table(("tokens of context", "recompute, ms", "swap, ms", "ratio"), ro
 
 # %% [markdown]
 # On the CPU where this was measured there is no crossing: swap wins at every length. There, "device" and "host" are
-# the same
-# memory, so swapping is a mere copy, and no arithmetic hides behind the reading of weights, because it is the
-# arithmetic that everybody waits for. The GPU's two reasons are both absent.
+# the same memory, so swapping is a mere copy, and no arithmetic hides behind the reading of weights, because it is
+# the arithmetic that everybody waits for. The GPU's two reasons are both absent.
 #
 # ## Who should be the victim?
 #
@@ -583,12 +586,13 @@ axes[1].set_title("Too much: memory stands empty", loc="left", fontsize=11)
 figures = {m: count(run) for m, run in sweep.items()}
 assert figures[0.05][1] < figures[0][1] / 3  # preemptions
 assert figures[0.05][3] > 0.98 * figures[0][3]  # throughput
+assert figures[0.2][1] == 0 and 0.85 < figures[0.2][3] / figures[0][3] < 0.95
 assert figures[0.5][3] < 0.75 * figures[0][3]
 axes[0].figure
 
 # %% [markdown]
-# A few per cent remove most of the pauses and cost no throughput. Half of the pool removes the last few
-# and costs a third of it. Thrash hurts less in *tokens per second* than one would think, because a
+# A few per cent remove most of the pauses and cost no throughput. A fifth of the pool removes the last few and
+# costs a tenth of it; half of the pool gains nothing more and costs a third. Thrash hurts less in *tokens per second* than one would think, because a
 # GPU that waits for weights has arithmetic to spare. It hurts in the **longest gap**: some user's stream
 # stood still for so long.
 #
@@ -712,7 +716,7 @@ try_out(Mended)
 #
 # Delete both methods. The engine's own rule is right: everything that a request has is one
 # sequence, and after a pause none of it is computed. Wherever code says "prompt" on the way back in, it should
-# say "all tokens so far".
+# say "all tokens so far". (And why 55 positions, not 54? The right way yields a token in step 46 already.)
 #
 # Real engines have had this fault in many forms: a resumed request treated as done after its prompt length,
 # outputs appended twice, the position off by one. The invariant that finds all of them: **when a step
