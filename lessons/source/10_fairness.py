@@ -142,7 +142,8 @@ for user in ("bob", "ann", "cat", "dan"):
 
 # %% [markdown]
 # Bob crawls a site: everything at once, and he is in no hurry. Ann chats. Cat wants long reports. Dan comes
-# after 2.5 seconds with six questions. What does each of them wait?
+# after 2.5 seconds with six questions. How long does each of them wait? (*pauses*, the last column, counts preemptions:
+# some rules further below stop a running request, lesson 09.)
 
 # %%
 from toyserve.metrics import jain_index
@@ -179,14 +180,14 @@ print(text_table(HEADER, [waits_row("FCFS", first_come)]))
 # ## Build it: a fairness counter
 #
 # Give each **user** a counter of what the server has done for them: 1 point per prompt token, 2 per
-# answer token (a decode step is dearer). Whoever has the *lowest* counter goes next. This is the
+# answer token (a prompt's tokens share a step, an answer's need a step each). Whoever has the *lowest* counter goes next. This is the
 # Virtual Token Counter of Sheng et al. (2024).
 #
 # The engine tells a policy what happens: `on_admit(request, now)` when one is let in, and
 # `on_tokens(requests, now)` with everybody who has just been given one more token.
 #
-# **Your turn**, twice: `next` returns the waiting request whose user has the lowest counter, and
-# `on_tokens` charges 2 points to each request's user.
+# **Your turn**, twice: `next` returns the one of the list `waiting` (oldest first) whose user has the lowest
+# counter, and `on_tokens` charges 2 points to each request's user.
 
 
 # %%
@@ -536,8 +537,8 @@ draw_tokens({"No lift: idleness is credit": naive, "With the lift: both go on": 
 #
 # ## Shortest first, and what it may know
 #
-# The least *mean* wait of all orders has the one that takes the shortest first. It has a condition: somebody must
-# know the lengths. The scheduler sees the prompt and `max_tokens`, which is what the user *declared*; how long the
+# Of all orders in which a queue can be worked off, shortest first has the least *mean* wait: everybody behind a short one
+# waits only a little. But somebody must know the lengths. The scheduler sees the prompt and `max_tokens`, which is what the user *declared*; how long the
 # answer will be is known when it is over. Four versions, from perfect to honest:
 
 
@@ -577,7 +578,8 @@ assert max(waits(by_guess["knows the truth"])) > max(waits(first_come))
 #
 # ## Priority classes, aging and the longest wait
 #
-# A stream of urgent requests (class 0) just keeps two slots busy. One request of class 2 comes at the start:
+# A stream of urgent requests (class 0) just keeps two slots busy. One request of class 2 comes at the start. (`Priority`
+# can also preempt; `displacing=False` switches that off, so that only the queue's order counts.)
 
 
 # %%
@@ -595,7 +597,7 @@ for a, run in aged.items():
     name = "none (strict)" if math.isinf(a) else f"{a} s per class"
     urgent = waits(run, "urgent")
     rows.append((name, f"{waits(run, 'low')[0]:.2f}", f"{mean(urgent):.2f}", f"{max(urgent):.2f}"))
-header = ("aging", "class 2 waits", "class 0: mean", "longest")
+header = ("aging", "class 2 waits, s", "class 0: mean, s", "longest, s")
 print(text_table(header, rows))
 low_waits = [waits(run, "low")[0] for run in aged.values()]
 assert low_waits == sorted(low_waits)
@@ -605,7 +607,7 @@ assert all(a < w < 2 * a + 0.6 for a, w in zip(AGING[:4], low_waits, strict=Fals
 # %% [markdown]
 # With strict priority class 2 waits for the *end of the stream*; had it no end, neither had the wait. **Aging**
 # gives a bound: a request of class 2 is passed only by those of class 0 that come within 2 × aging of it. And look what
-# the urgent pay for that: a few hundredths of a second.
+# the urgent pay for that: in the mean a few hundredths of a second, the unluckiest a tenth or so.
 
 # %%
 quiz("10.aging")
@@ -655,11 +657,11 @@ assert early[-2] < late[-2]  # in overload
 # %% [markdown]
 # Below the server's capacity, earliest-deadline keeps promises that FCFS breaks. In overload it is *worse* than doing nothing:
 # it always runs whoever is closest to being late, gets that one done too late as well, and so on. The **domino effect**.
-# Deadlines need admission control: say no early (lesson 11).
+# Deadlines need admission control: turn people away at the door (lesson 14).
 #
 # ## Who pays?
 #
-# The same trace, every policy:
+# The office again, every policy. The priorities here do preempt, hence their pauses:
 
 # %%
 POLICIES = {
@@ -688,7 +690,7 @@ assert all(
 # | strict priority | the urgent | everybody else, without bound |
 # | priority with aging | the urgent, within a bound | everybody else, within a bound |
 # | deadline | those with tight promises | all, in overload |
-# | quota | everybody but one | that one, and the throughput: slots stand empty |
+# | quota | everybody but one | that one, and the throughput: slots may stand empty |
 # | fair share | the light users | the heavy ones |
 #
 # Nobody gets a shorter wait without somebody else getting a longer one. **A scheduler is product policy**: these are not
@@ -710,7 +712,8 @@ assert times["fair share"] == times["FCFS"]
 
 # %% [markdown]
 # Fair share is *work-conserving*: a slot never stands empty while somebody waits. A quota is not. It is the right thing
-# when a user must be *limited* (a price, a promise to others), not when the load must be *shared*.
+# when a user must be *limited* (a price, a promise to others), not when the load must be *shared*. (`Quota` can also
+# limit tokens per second, or KV blocks: one enormous prompt takes one slot, but it may take half of the memory.)
 #
 # **Slide it yourself.** How many seconds one class is worth (the last position: strict), and how much
 # Bob's share weighs:
@@ -778,7 +781,8 @@ axes[0].figure
 # | `ulimit`, control groups | quotas |
 # | shortest job first | shortest first |
 # | earliest deadline first | deadlines |
-# | priority inversion, starvation | Bob's four long answers; class 2 in the stream |
+# | convoy effect (the short behind the long) | Ann behind Bob's four long answers |
+# | starvation | class 2 in the stream |
 #
 # One difference: a process can be stopped at any tick for almost nothing. A request holds its KV (lesson 09), so a policy
 # mostly chooses who *enters*, and waits for somebody to leave.

@@ -8,6 +8,8 @@
 #
 # Below are the same six users twice. The orange boxes say how many prompt tokens were computed for
 # each.
+#
+# *40–50 minutes. No GPU, no network. Run the cells one by one, in order.*
 
 # %%
 from toyserve import Engine
@@ -130,7 +132,8 @@ assert not set(names(X + Y + Z)) & set(names(Z + Y + Z))
 
 # %% [markdown]
 # The first two share two names. The third has the *same tokens* Y and Z in the *same places*, and
-# not one name in common: its beginning is another one, so its KV is, too.
+# not one name in common: its beginning is another one, so its KV is, too. (Two different pieces might get the same name by
+# chance. So the library, once it has found a name, compares the tokens as well.)
 #
 # ## Build it
 #
@@ -342,7 +345,8 @@ assert (found, [*ran.values()], step_copies) == (63, [1], 1)
 # %% [markdown]
 # One token is run again, the 64th. Its keys and values are *written*, to the last block, which
 # somebody else may be using. So the block is copied first and the copy is written:
-# **copy-on-write**, as after `fork()`.
+# **copy-on-write**, as after `fork()`. (vLLM takes the simpler way: it gives up that whole last block,
+# takes 48 tokens from the cache, runs 16, and copies nothing.)
 #
 # ## What has to be equal
 #
@@ -436,7 +440,7 @@ assert 0 < popular[40] < popular[80] < popular[110]
 
 # %% [markdown]
 # In turn, LRU always throws away exactly the set that is needed next: a cache a little too small
-# is worth *nothing*. With favourites it is kind: a small cache holds the popular ones. Measure the
+# is worth nothing, or next to it. With favourites it is kind: a small cache holds the popular ones. Measure the
 # order of *your* prompts before you buy memory.
 #
 # ## What does it make faster?
@@ -591,7 +595,7 @@ for cached_block in pool.by_name.values():
     print(f"{mark} the name of {words!r} leads to block {cached_block.block}, which holds {now!r}")
 
 # %% [markdown]
-# A name outlived its block. **Mend it** and run the cell until all lines have their ✓. A cure that
+# A name outlived its block. **Mend it**, run this cell and the next until all lines have their ✓. A cure that
 # forgets everything at once also gives the right words. Does yours still find what *is* there?
 
 

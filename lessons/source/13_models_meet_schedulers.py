@@ -49,10 +49,13 @@ axes[0].figure
 #
 # | word | here it means |
 # |---|---|
+# | **head** | attention looks back several times side by side, each time with a part of the width |
+# | **query head** | a head's question; every token asks once, nothing is stored |
 # | **KV head** | one set of keys and values per layer; what the cache stores |
 # | **GQA** | grouped-query attention: several query heads share one KV head |
 # | **quantisation** | storing numbers in fewer bits: 16 (fp16, bf16), 8 (int8, fp8), 4 (int4) |
 # | **sliding window** | a token looks back at most so many tokens; older KV is dropped |
+# | **MLP** | the other half of a layer, after attention: two or three large matrices |
 # | **MoE** | mixture of experts: many MLPs per layer, each token uses a few |
 # | **active parameters** | the weights that one token meets |
 
@@ -72,7 +75,7 @@ quiz("13.kv-per-token")
 #
 # `hidden` is `num_heads × head_dim`: all *query* heads. What is stored are K and V of the KV heads. And
 # before the first request comes, the weights are there already. With a window no more than its tokens
-# are kept.
+# are kept. Where not even the weights fit, the answer is 0.
 #
 # </details>
 
@@ -261,8 +264,8 @@ assert more[4] / fewer[4] < 1.2
 # %% [markdown]
 # **"GQA makes a model faster."** For one user hardly: the weights are the bill, and they are nearly the
 # same. It makes room. Four times as many users share the reading of the weights, and *that* is where the
-# throughput comes from. The same run through the engine, with the queue and all; 300 requests, as
-# many slots as fit:
+# throughput comes from. The same in the engine, with as many slots as fit and 300 requests. (The gain will be smaller than in the
+# table: prompts must be read, too, and 300 requests do not fill 416 slots.)
 
 # %%
 runs = {}
@@ -392,10 +395,10 @@ assert abs(narrow["weights int4"][3] / base[3] - 1) < 0.02
 # - **"KV in 8 bits makes answers twice as fast."** For one user not at all (measured: the second
 #   column). It makes room for twice as many.
 # - **"Weights in 4 bits make everything four times as fast."** One user's decode gains most, and less
-#   than four: launching does not shrink. A *prompt* gains nothing: there arithmetic is the bill, and it
+#   than four: the fixed cost of a step and the KV don't shrink. A *prompt* gains nothing: there arithmetic is the bill, and it
 #   is still done in 16 bits.
-# - All users together gain nothing from int4 *here*: with hundreds of rows the H100 is busy with
-#   arithmetic already. On a small GPU it is another story.
+# - All users together gain nothing from int4 *here*: with over 400 rows the matrices are a matter of arithmetic already
+#   (lesson 02, right of the ridge), and the rest of the step reads KV. On a small GPU it is another story.
 
 # %%
 rows, small_gpu = [], {}
@@ -458,7 +461,9 @@ ax.set_yticks([10, 20, 50, 100, 200, 400], ["10", "20", "50", "100", "200", "400
 ax.yaxis.minorticks_off()
 ax.set(xlabel="tokens of conversation", ylabel="requests that fit")
 ax.set_title(
-    "Mistral-7B on an H100: the window helps only who is longer than it", loc="left", fontsize=11
+    "Mistral-7B on an H100: a window helps only conversations longer than itself",
+    loc="left",
+    fontsize=11,
 )
 ax.legend(frameon=False)
 print({f"{n:,}": f"{a / b:.1f} ×" for n, (a, b) in window.items()})
@@ -473,7 +478,7 @@ ax.figure
 #
 # ## 4 · Experts
 #
-# Mixtral-8x7B has eight MLPs in each layer, and every token is sent to two of them.
+# Mixtral-8x7B has eight MLPs in each layer, the *experts*. A small matrix, the *router*, sends every token to two of them.
 
 # %%
 mixtral = get_model("mixtral-8x7b")
@@ -522,9 +527,10 @@ ax.figure
 
 # %% [markdown]
 # **"A mixture of experts serves like a small model."** For one user, yes. With sixteen users nearly every
-# expert is wanted by somebody, so a step reads nearly everything. What stays small is the arithmetic: so
-# prompts are cheap, and a large batch is nowhere near the compute roof. (That is why engines like large
-# MoE batches, and spread experts over GPUs.)
+# expert is wanted by somebody (1 − 0.75¹⁶ = 99 %, if tokens choose evenly), so a step reads nearly everything. What stays small
+# is the arithmetic: prompts are cheap, and it takes a larger batch to reach the compute roof. So engines like large
+# MoE batches and spread experts over GPUs. Then tokens must travel between GPUs, and the busiest expert
+# sets the pace: one more thing to schedule. (Neither is in our cost model.)
 
 # %%
 rows = []
@@ -664,7 +670,7 @@ widgets.VBox([*knobs.values(), shown])
 # | resident set against working set | total against active parameters |
 # | admission by memory, not by processor | slots by KV, not by compute |
 #
-# **At the noodle bar**: each guest needs a locker (KV). GQA: four chopsticks, one locker. Fewer bits: dried
+# **At the noodle bar**: each guest's coat, bag, hat and umbrella need hooks (KV). GQA: one hook for all four. Fewer bits: dried
 # noodles. Window: only the last dishes are kept. Experts: eight cooks, and every bowl is made by two of
 # them; for one guest six cooks stand idle, for a full house all eight work, and all eight need room in
 # the kitchen at any time.
@@ -709,7 +715,7 @@ ax.figure
 #
 # > A token's KV takes 2 × layers × KV heads × head dimension × bytes, so GQA divides it by the group and
 # > fp8 halves it; neither speeds up a single user much, but more users share each reading of the weights.
-# > Weight quantisation helps decode because decode reads weights; it does not help prefill. A window helps
+# > Weight-only quantisation helps decode because decode reads weights; it does not help prefill. A window helps
 # > only beyond its length. For experts count all in memory, the active ones in arithmetic, and in a
 # > step's bytes whatever the batch touches.
 
