@@ -70,9 +70,27 @@ if launch:
 
 # %% [markdown]
 # Nothing was copied together. Each program walks along its request's block table, reads a block where
-# it lies, and goes on to the next. Two programs had nothing to do: how many are needed depends on the
-# lengths, so the launch takes an upper bound, and whoever is too many leaves at once.
+# it lies, and goes on to the next. (In front stands the program's number, in three parts; the first counts here. A
+# program takes at most two new tokens, so F's three need two programs.) Two had nothing to do: how many are
+# needed depends on the lengths, so the launch takes an upper bound, and whoever is too many leaves at once.
+
+# %% [markdown]
+# ## What attention does
 #
+# Here a token looks back at those before it. Each layer makes three vectors of every token:
+#
+# - a **query**: what am I looking for?
+# - a **key**: what can I be found by?
+# - a **value**: what have I to tell?
+#
+# The new token's query times the key of *every* token so far gives the **scores**, one number each. A
+# **softmax** turns them into weights that add up to 1, and the answer is the mean of the values by these
+# weights: `softmax(scores) @ values`.
+#
+# Old tokens' keys and values never change, so they can wait in the KV cache. A **head** does all
+# this with short vectors of its own; a layer has several heads.
+
+# %% [markdown]
 # ## The words you need
 #
 # | word | here it means |
@@ -84,8 +102,6 @@ if launch:
 # | **tile** | as many keys as a program holds at a time, on the chip |
 # | **score** | query · key / √d: how much this token matters |
 # | **Triton** | Python-like language for kernels; here also an interpreter for it |
-#
-# Attention is `softmax(scores) @ values`: every score becomes a weight, the weights add up to 1.
 
 # %% [markdown]
 # ## The obstacle: a softmax wants to see everything first
@@ -276,6 +292,11 @@ assert not problems
 # lines of the online softmax are there; you know them. Triton's verbs: `tl.load` and `tl.store` fetch
 # and write, with a `mask` that says which elements are meant; `tl.arange` numbers the elements of a
 # tile; `tl.program_id` says who I am.
+
+# %% [markdown]
+# A tensor comes in as the *address* of its first number: `seq_lens + 3` is where the fourth stands. A
+# *stride* is how many numbers further the next row begins: slot `n` of the cache begins at `n *
+# stride_slot`, and in it each KV head has `DIM` numbers. `tl.constexpr` marks what is fixed when the kernel is compiled.
 
 # %% [markdown]
 # **Your turn.** Between the arrows stands the memory of lesson 06, in one piece from block 0. Find the
@@ -515,7 +536,7 @@ print(text_table(("users × context", "KV, GB", "attention, ms", "of the step", 
 assert slower[128, 8000] > 2 > 1.1 > slower[1, 1000]
 
 # %% [markdown]
-# The last column is the whole step with gathering, as a multiple of the step without. For one user it
+# "64 × 1,000" is 64 users with 1,000 tokens each. The last column is the whole step with gathering, as a multiple of the step without. For one user it
 # hardly matters: the weights are the bill. With many long contexts attention *is* the step, and
 # copying first makes everybody wait more than twice as long.
 #
@@ -678,10 +699,8 @@ if here.mode != "absent":
 axes[0].figure if here.mode != "absent" else here.reason
 
 # %%
-rows_of_splits, PROCESSORS = (
-    [],
-    132,
-)  # streaming multiprocessors of an H100 or H200 (NVIDIA's data sheet)
+PROCESSORS = 132  # streaming multiprocessors of an H100 or H200 (NVIDIA's data sheet)
+rows_of_splits = []
 for users in (1, 4, 16, 64):
     programs = users * 8  # Llama-3-8B has 8 KV heads
     splits = 1
