@@ -299,23 +299,8 @@ show_diff(Engine.run, EngineThread._run)
 # %% [markdown]
 # ## See it: the dashboard
 #
-# At `/` the server shows itself: the timeline as it grows, block map, queue, every text. You can send a burst of
-# requests there, and abort one. Set `HERE = True` to have the page in this notebook; it is empty until
-# somebody asks for something.
-
-# %% tags=["wall-clock"]
-HERE = False
-
-if HERE:
-    from IPython.display import IFrame, display
-
-    display(IFrame(server.url, width="100%", height=900))
-else:
-    print("open http://127.0.0.1:PORT/ in a browser; server.url says which port")
-print("pages it has:", *("/", "/v1/completions", "/v1/chat/completions", "/metrics", "/health"))
-
-# %% [markdown]
-# The same from the recording, frozen: this is what the page showed in the middle of the six clients' run.
+# The server keeps the same recording as the engine of the earlier lessons, so every picture can be drawn while it
+# runs. The six clients again, as requests:
 
 # %% tags=["wall-clock"]
 from toyserve.viz import block_map, explore, queue_length
@@ -332,14 +317,34 @@ axes[0].figure
 # %% tags=["wall-clock"]
 block_map(run, 15, columns=32, title="KV blocks in step 15: who holds which")
 
+# %% [markdown]
+# At `/` the server shows these pictures itself, as they grow, and every text as it is written. Open the address below in a browser
+# (this machine's), or set `HERE = True` and run the cell again. Send a burst of twenty from the page; abort one in the middle.
+#
+# It is there until the next cell that starts a server: that one gets a new port.
+
+# %% tags=["wall-clock"]
+HERE = False
+
+if HERE:
+    from IPython.display import IFrame, display
+
+    display(IFrame(server.url, width="100%", height=900))
+page = http.get(server.url + "/")
+print(f"{server.url} answers {page.status_code}, {page.headers['content-type']}")
+assert "toyserve" in page.text
+
+# %% [markdown]
+# Here is one of the earlier runs to play with, without a server:
+
 # %%
 explore(right)  # play it; hover a cell; in the notebook every part is linked
 
 # %% [markdown]
 # ## A client goes away
 #
-# Falstaff asks for 400 tokens, reads ten, and closes the connection. What does the server say about its memory before, and
-# after? We ask it as a monitoring system would: over `/metrics`.
+# Falstaff asks for 400 tokens, reads ten, and closes the connection. What does the server say about its memory
+# afterwards? We ask it as a monitoring system would: over `/metrics`.
 
 # %% tags=["wall-clock"]
 from prometheus_client.parser import text_string_to_metric_families
@@ -396,7 +401,6 @@ twelve = crowd(*((f"{SPEAKERS[i % 8]} {i}", 200) for i in range(12)))
 served = [user for user in twelve if user.status == 200]
 refused = [user for user in twelve if user.status == 429]
 print(f"{len(served)} served, {len(refused)} turned away: 'Retry-After: {refused[0].retry_after}'")
-answer_time = sorted(user.times[-1] - user.sent for user in served)
 print(f"in the server's recording: {len(server.recording.requests)} requests")
 assert (len(served), len(refused)) == (8, 4)
 assert all(int(user.retry_after) >= 1 for user in refused)
@@ -890,7 +894,7 @@ print(f"HTTP and its clients        : {with_http / alone:.1f} × the processor t
 #
 # 1. `serve(max_queue=0)`, then the twelve. How many are served, and is nobody ever in the queue?
 # 2. Let `LLM(…, num_blocks=20)` serve the six. Who is paused, and what does `/metrics` call it?
-# 3. Open the dashboard in two windows, send a burst of 20, and abort one in the middle.
+# 3. In `scene`, let the postman bring the abort one step *before* the add of the same request. What should a crank do?
 #
 # **Exercise:** `exercises/14_live_server.ipynb`.
 #
