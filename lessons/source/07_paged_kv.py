@@ -7,6 +7,8 @@
 # **What if E's memory did not have to be in one piece?**
 #
 # Here is the same pool, the same five requests, in step 5. B has left. E is in.
+#
+# *30–40 minutes. No GPU, no network. Run the cells one by one, in order.*
 
 # %%
 from toyserve import Engine
@@ -52,8 +54,6 @@ assert enters == {"slabs": 9, "pages": 5}
 # E's three blocks are 4, 5 and 13, and nothing was moved. In this lesson you write the two small
 # pieces of code that make this work, see what they are worth, and meet the bug that everybody
 # writes once.
-#
-# *30–40 minutes. No GPU, no network. Run the cells one by one, in order.*
 #
 # | word | here it means |
 # |---|---|
