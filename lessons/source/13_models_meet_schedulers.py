@@ -460,11 +460,7 @@ ax.set_xticks(lengths, [f"{n:,}" for n in lengths])
 ax.set_yticks([10, 20, 50, 100, 200, 400], ["10", "20", "50", "100", "200", "400"])
 ax.yaxis.minorticks_off()
 ax.set(xlabel="tokens of conversation", ylabel="requests that fit")
-ax.set_title(
-    "Mistral-7B on an H100: a window helps only conversations longer than itself",
-    loc="left",
-    fontsize=11,
-)
+ax.set_title("Mistral-7B on an H100: a window helps only longer chats", loc="left", fontsize=11)
 ax.legend(frameon=False)
 print({f"{n:,}": f"{a / b:.1f} ×" for n, (a, b) in window.items()})
 assert all(a == b for n, (a, b) in window.items() if n <= 4096)

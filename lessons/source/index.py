@@ -43,4 +43,4 @@ lesson_table()
 # | a love of kernels | 02, 06, 07, 08 |
 #
 # Each lesson needs only the ones before it, and says so when it leans on one. After a lesson, its **exercise**
-# (`exercises/`, same number) is the harder half.
+# (folder `exercises/`, same number) is the harder half. A word you don't know: the [glossary](glossary.md).

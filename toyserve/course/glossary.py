@@ -38,6 +38,12 @@ class Term:
 # One sentence each, sorted by name.
 TERMS = (
     Term(
+        "active parameters",
+        "The weights that one token meets; of a mixture of experts, only some.",
+        "13",
+        "toyserve.modelspecs:ModelSpec.active_params",
+    ),
+    Term(
         "aging",
         "A waiting request's priority rises with time, so that nobody waits for ever.",
         "10",
@@ -52,7 +58,7 @@ TERMS = (
     Term(
         "block",
         "A fixed number of token slots of the KV cache: the unit in which memory is given out.",
-        "07",
+        "06",
         "toyserve.kv:PagedKV",
     ),
     Term(
@@ -74,32 +80,76 @@ TERMS = (
         "toyserve.schedulers:ContinuousScheduler",
     ),
     Term(
+        "copy-on-write",
+        "A shared block is copied before somebody writes to it, and the copy is written.",
+        "12",
+        "toyserve.kv.prefix:SharingPool",
+    ),
+    Term(
         "cost model",
         "What says how long a step would take on some GPU with some model.",
         "02",
         "toyserve.costs:RooflineCostModel",
     ),
     Term(
+        "deadline",
+        "When a user was promised the first token; the earliest may go first.",
+        "10",
+        "toyserve.policies:Deadline",
+    ),
+    Term(
         "decode",
         "A step of a request that runs one token and yields the next.",
-        "01",
+        "00",
         "toyserve.stepshape:StepShape",
     ),
     Term(
+        "evict",
+        "To forget what a cached block holds, because the block is needed.",
+        "12",
+        "toyserve.kv.prefix:SharingPool.forget",
+    ),
+    Term(
         "fair share",
-        "Who has received the fewest tokens goes next.",
+        "Users take turns, counted in tokens: whoever has been given least goes next.",
         "10",
         "toyserve.policies.fair_share:FairShare",
     ),
-    Term("FCFS", "First come, first served.", "10", "toyserve.policies.fcfs:FCFS"),
     Term(
-        "goodput", "Requests per second that met their targets.", "11", "toyserve.metrics:goodput"
+        "FCFS",
+        "First come, first served.",
+        "01",
+        "toyserve.policies.fcfs:FCFS",
+    ),
+    Term(
+        "fragmentation",
+        "Memory nobody can use: free in too small pieces (external), or taken and empty (internal).",
+        "06",
+        "toyserve.kv:ContiguousKV",
+    ),
+    Term(
+        "goodput",
+        "Requests per second that met their targets.",
+        "11",
+        "toyserve.metrics:goodput",
     ),
     Term(
         "GQA",
         "Grouped-query attention: several query heads share one KV head.",
         "13",
         "toyserve.modelspecs:ModelSpec.num_kv_heads",
+    ),
+    Term(
+        "head-of-line blocking",
+        "A large request at the front makes small ones behind it wait.",
+        "01",
+        "toyserve.schedulers:SequentialScheduler",
+    ),
+    Term(
+        "hit rate",
+        "Prompt tokens found in the prefix cache, of all prompt tokens.",
+        "12",
+        "toyserve.kv:KVManager.match_prefix",
     ),
     Term(
         "ITL",
@@ -114,10 +164,22 @@ TERMS = (
         "toyserve_kernels.decode_attention:decode_attention",
     ),
     Term(
+        "knee",
+        "The highest arrival rate at which p95 is still within its target.",
+        "11",
+        "toyserve.viz.load:knee",
+    ),
+    Term(
         "KV cache",
         "The keys and values of all tokens so far, kept so that they need not be computed again.",
-        "01",
+        "00",
         "toyserve.kv:KVManager",
+    ),
+    Term(
+        "LRU",
+        "Least recently used: what nobody has used for longest is evicted first.",
+        "12",
+        "toyserve.kv.prefix:SharingPool.take",
     ),
     Term(
         "MoE",
@@ -132,6 +194,30 @@ TERMS = (
         "toyserve_kernels.playground:online_softmax_steps",
     ),
     Term(
+        "open loop",
+        "Users arrive when they like, whether or not others have been served.",
+        "11",
+        "toyserve.workload:poisson",
+    ),
+    Term(
+        "page",
+        "Sixteen neighbouring positions of a request; the block table says which block holds it.",
+        "07",
+        "toyserve.request:Request",
+    ),
+    Term(
+        "percentile",
+        "What so many per cent of the users stay below: p50 is for half of them, p95 for 95 %.",
+        "01",
+        "toyserve.metrics:percentile",
+    ),
+    Term(
+        "policy",
+        "The rule that says who of the waiting goes next, and who is preempted.",
+        "10",
+        "toyserve.policies:Policy",
+    ),
+    Term(
         "preemption",
         "A running request is sent out of the batch and comes back later.",
         "09",
@@ -140,7 +226,7 @@ TERMS = (
     Term(
         "prefill",
         "Running a request's prompt; its last position yields the first token.",
-        "01",
+        "00",
         "toyserve.stepshape:StepShape",
     ),
     Term(
@@ -150,8 +236,14 @@ TERMS = (
         "toyserve.kv.prefix:SharingPool",
     ),
     Term(
+        "quantisation",
+        "Storing numbers in fewer bits, such as 8 or 4 instead of 16.",
+        "13",
+        "toyserve.modelspecs:ModelSpec.with_dtypes",
+    ),
+    Term(
         "quota",
-        "How many tokens or requests a user may have in some time.",
+        "The most that one user may have at a time, in requests, KV blocks or tokens per second.",
         "10",
         "toyserve.policies.quotas:Quotas",
     ),
@@ -160,6 +252,12 @@ TERMS = (
         "Everything a run did, step by step; every picture is drawn from it.",
         "00",
         "toyserve.recording:Recording",
+    ),
+    Term(
+        "reference count",
+        "How many requests use a block right now.",
+        "12",
+        "toyserve.kv.prefix:SharingPool.give_back",
     ),
     Term(
         "roofline",
@@ -182,8 +280,14 @@ TERMS = (
     Term(
         "slot",
         "A place in the batch, or room for one token in the KV cache.",
-        "04",
+        "00",
         "toyserve.schedulers:Scheduler",
+    ),
+    Term(
+        "starvation",
+        "A wait without end, because others always go first.",
+        "10",
+        "toyserve.policies.priority:Priority",
     ),
     Term(
         "static batching",
@@ -204,21 +308,35 @@ TERMS = (
         "toyserve.kv.swap:SwapSpace",
     ),
     Term(
+        "token budget",
+        "How many tokens one step may hold, of all requests together.",
+        "05",
+        "toyserve.schedulers:ChunkedScheduler",
+    ),
+    Term(
         "TPOT",
         "Time per output token after the first; undefined for one token.",
         "01",
         "toyserve.metrics:tpot",
     ),
     Term(
-        "TTFT", "Time to first token, from arrival, queue included.", "01", "toyserve.metrics:ttft"
+        "TTFT",
+        "Time to first token, from arrival, queue included.",
+        "01",
+        "toyserve.metrics:ttft",
     ),
     Term(
         "virtual clock",
         "A clock that moves by what a cost model says instead of waiting.",
-        "02",
+        "04",
         "toyserve.clock:VirtualClock",
     ),
-    Term("wall clock", "The time that passes on this machine.", "02", "toyserve.clock:WallClock"),
+    Term(
+        "wall clock",
+        "The time that passes on this machine.",
+        "04",
+        "toyserve.clock:WallClock",
+    ),
     Term(
         "watermark",
         "A share of the pool that admitting new requests leaves free.",

@@ -91,7 +91,7 @@ def prepare_workspace(
         folder.mkdir(parents=True, exist_ok=True)
         delivered = _read_manifest(folder)
         for name, source in sources.items():
-            for file in sorted(source.glob("*.ipynb")):
+            for file in sorted([*source.glob("*.ipynb"), *source.glob("glossary.md")]):
                 _deliver(file, f"{name}/{file.name}", delivered, report)
         _write(folder / MANIFEST, json.dumps(delivered, indent=1, sort_keys=True).encode())
     except OSError as error:
