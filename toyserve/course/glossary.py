@@ -123,7 +123,7 @@ TERMS = (
     ),
     Term(
         "fragmentation",
-        "Memory nobody can use: free in too small pieces (external), or taken and empty (internal).",
+        "Memory nobody can use: free in small pieces (external), or taken and empty (internal).",
         "06",
         "toyserve.kv:ContiguousKV",
     ),
