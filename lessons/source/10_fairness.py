@@ -576,6 +576,28 @@ assert max(waits(by_guess["knows the truth"])) > max(waits(first_come))
 # - It believes what it is told. Here the declared limits happen to be in the right order. If everybody declares the same, nothing is
 #   left to tell them apart, and it is FCFS again.
 #
+# Where it shines: one user sends an enormous prompt, twenty others a short question each, all at the same moment.
+
+# %%
+crowd = Workload("crowd", (
+    WorkloadRequest("document", 0.0, 50_000, 20, user="bob"),
+    *(WorkloadRequest(f"chat-{i}", 0.0, 60, 20, user=f"user-{i}") for i in range(20)),
+))  # fmt: skip
+first_token = {}
+for name, policy in (("FCFS", FCFS()), ("shortest first", ShortestFirst())):
+    for key, r in make_engine(policy, crowd).run().requests.items():
+        who = "document" if key == "document" else "slowest chat"
+        t = r.token_times[0] - r.arrival_time
+        first_token[name, who] = max(t, first_token.get((name, who), 0))
+    print(f"{name:14}: first token of the document after {first_token[name, 'document']:.1f} s, "
+          f"of the slowest chat after {first_token[name, 'slowest chat']:.1f} s")  # fmt: skip
+assert first_token["shortest first", "slowest chat"] < first_token["FCFS", "slowest chat"] / 3
+assert first_token["shortest first", "document"] < 1.5 * first_token["FCFS", "document"]
+
+# %% [markdown]
+# The twenty gain a lot, and the one loses little. But while short ones keep coming, it would never be read at all. (In chunks,
+# lesson 05, its prompt would at least not hold up those who run beside it.)
+#
 # ## Priority classes, aging and the longest wait
 #
 # A stream of urgent requests (class 0) just keeps two slots busy. One request of class 2 comes at the start. (`Priority`
