@@ -734,8 +734,8 @@ print(
 # Change one thing, predict, then run:
 #
 # 1. Let all six users come in the same step (arrival 0 for all). How many hits now, and why?
-# 2. Evict the *most* recently used (`reversed(self.unused)` in `take`). What becomes of the two
-#    curves?
+# 2. Evict the *most* recently used: copy `take` from `toyserve/kv/prefix.py` into a class of your own, with
+#    `reversed(self.unused)`. What becomes of the two curves?
 # 3. Give each customer a number of their own as the first parent (`hash_block(customer, …)`). What
 #    is lost, and what is gained, if customers must not notice each other?
 #
