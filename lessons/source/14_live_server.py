@@ -854,10 +854,13 @@ assert len(run.requests) == 16 and max(map(len, ran)) == 4
 # ## Recap
 
 # %% tags=["wall-clock"]
-print(f"mail read when idle         : C enters {41 - 11} steps later than with mail between steps")
+later = first["A"] + 1 - entry_steps(right)["C"]
+step_told, step_forgotten = (entry_steps(books[name])["E"] for name in ("told", "forgotten"))
 print(
-    f"no abort                    : E waits {201 / 21:.1f} × as many steps; 720 tokens for nobody"
+    f"mail read between steps     : C enters {later} steps earlier than when nobody runs any more"
 )
+print(f"no abort                    : E waits {step_forgotten / step_told:.1f} × as many steps; "
+      f"{nobody} tokens for nobody")  # fmt: skip
 print(
     f"twelve at a door for eight  : {len(refused)} of 12 turned away, and told when to come again"
 )
