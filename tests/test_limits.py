@@ -240,7 +240,7 @@ def test_requests_refuse_priorities_and_times_that_are_not_numbers() -> None:
     ("arguments", "words"),
     [
         ({"scheduler": ContinuousScheduler}, ["class ContinuousScheduler", "ContinuousScheduler("]),
-        ({"scheduler": object()}, ["schedule()"]),
+        ({"scheduler": []}, ["schedule()"]),
         ({"kv": PagedKV}, ["class PagedKV"]),
         ({"policy": 3}, ["policy is 3", "next()"]),
         ({"clock": None}, ["clock is None", "wall"]),

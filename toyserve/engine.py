@@ -158,8 +158,6 @@ class Engine:
         self.scheduler.abort(request, reason)
         self.runner.forget(request)
         self.recording.end_request(request)
-        if not self.requests:
-            self._in_step = False  # whatever a failed step left half done is gone with them
         return True
 
     def _refusal(self, request: Request) -> str | None:
@@ -176,10 +174,10 @@ class Engine:
     # -- the parts of a step --------------------------------------------------------------------
 
     def _begin(self) -> float:
-        if self._in_step:
+        if self._in_step and (num_held := sum(map(_holds_kv, self.requests.values()))):
             raise RuntimeError(
-                f"an earlier step ended in an error, so the KV of its {len(self.requests)} "
-                f"requests may be half written: abort() them, then the engine serves on"
+                f"an earlier step ended in an error, so the KV of the {num_held} requests that had "
+                f"begun may be half written: abort() them, then the engine serves on"
             )
         self._in_step = True
         now = self._step_clock.tick()
@@ -263,6 +261,12 @@ class Engine:
                 f"run, with {self.kv.num_free_blocks} of {self.kv.num_blocks} blocks free: they "
                 f"would wait for ever"
             )
+
+
+def _holds_kv(request: Request) -> bool:
+    """On the device or, swapped out, on the host."""
+    begun = (RequestStatus.RUNNING, RequestStatus.SWAPPED)
+    return bool(request.block_table) or request.status in begun
 
 
 def _describe(engine: Engine) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Server
 from echo import make_llm
 from raw import eventually, get, post
+from server_for_tests import Server
 
 from toyserve.viz.widget_data import unpack
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 import schemathesis
-from conftest import Server, check_nothing_left
 from echo import make_llm
 from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 from raw import eventually, post
 from schemathesis import GenerationMode
+from server_for_tests import Server, check_nothing_left
 
 MAX_EXAMPLES = 15  # per endpoint and kind
 

@@ -7,10 +7,10 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from conftest import Server
 from echo import make_llm
 from prometheus_client.parser import text_string_to_metric_families
 from raw import eventually, get
+from server_for_tests import Server
 
 from toyserve import FinishReason, Recording
 from toyserve.cli import main

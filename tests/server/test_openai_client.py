@@ -7,8 +7,8 @@ from pathlib import Path
 
 import openai
 import pytest
-from conftest import client_of
 from models_for_tests import generate
+from server_for_tests import client_of
 
 from toyserve import LLM, SamplingParams
 from toyserve.server import Server
