@@ -336,8 +336,8 @@ assert empty[1] == 0 and empty[16] < 0.06 < empty[256]
 # %% [markdown]
 # From 16 down there is next to nothing left to gain, while the tables grow: each entry must be
 # looked up, by every layer, in every step, and 16 neighbouring tokens are one comfortable read,
-# where single ones are sixteen small ones. (The cost model does not know of this. Your machine
-# does: it comes below.) vLLM's usual size is 16.
+# where single ones are sixteen small ones. (The cost model does not know of this. The authors of
+# PagedAttention measured it on GPUs, section 7.2 of their paper.) vLLM's usual size is 16.
 #
 # Move the sliders (in a running notebook). With 50 blocks, what does the line of numbers say? And
 # with blocks of 64? (Blocks four times as large are also four times the memory: then take a
@@ -473,8 +473,8 @@ for name, seconds in best.items():
 
 # %% [markdown]
 # **Paging makes room, not speed.** What is faster is the *crowd*: more requests fit, so batches
-# are larger. (Blocks of *one* token are slower here: each is fetched by itself. What else differs is
-# bookkeeping, and whatever this machine was doing beside.)
+# are larger. (A per cent or two is bookkeeping, and whatever this machine was doing beside. What
+# single-token blocks cost a GPU, a small model on a CPU hardly shows.)
 #
 # Here the two clocks differ again. **A GPU amortises reading weights**, so a larger batch costs hardly more
 # per step. **A CPU amortises overhead** and pays each row's arithmetic, so it gains less:
