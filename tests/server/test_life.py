@@ -93,6 +93,8 @@ def test_beyond_the_queue_is_429_with_a_time_to_come_back(serve) -> None:
         assert refused.status_code == 429
         assert int(refused.headers["Retry-After"]) >= 1
         assert refused.json()["error"]["type"] == "rate_limit_error"
+        counted = 'toyserve:requests_turned_away_total{model_name="echo"} 1.0'
+        assert counted.replace("echo", server.model_name) in get(server, "/metrics").text
         too_many = post(server, {"prompt": "x", "n": 6})
         assert too_many.status_code == 400 and "5" in too_many.json()["error"]["message"]
         runner.gate.set()

@@ -238,3 +238,13 @@ def test_it_measures_from_inside_a_running_loop(echo: Server) -> None:
 
     (record,) = asyncio.run(cell()).requests.values()
     assert len(record.token_times) == 3
+
+
+def test_a_proxy_of_the_environment_does_not_come_between(echo: Server, monkeypatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nobody is there
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    one = measure(Target(echo.url), Workload("one", (WorkloadRequest("a", 0.0, 5, 3),)))
+    assert len(one.requests["a"].token_times) == 3
+    assert not Target("https://example.org/v1").is_local

@@ -42,6 +42,10 @@ class Observer(Protocol):
 
     def on_end(self, request: Request) -> None: ...
 
+    def on_turned_away(self) -> None:
+        """Somebody found the queue full (429). Called on the HTTP side's thread."""
+        ...
+
 
 class EngineThread:
     """Steps while there is work. Start it once; ``stop`` ends it.
@@ -119,6 +123,8 @@ class EngineThread:
                 raise Stopped("the server is shutting down")
             if self._num_unfinished + len(tickets) > self.capacity:
                 self.num_turned_away += 1
+                for observer in self.observers:
+                    observer.on_turned_away()
                 raise QueueFull(
                     f"{self._num_unfinished} requests are running or waiting and the server takes "
                     f"{self.capacity}: try again later"

@@ -55,6 +55,11 @@ class Target:
         object.__setattr__(self, "url", self.url.rstrip("/").removesuffix("/v1"))
 
     @property
+    def is_local(self) -> bool:
+        """On this machine: then no proxy of the environment may come between."""
+        return httpx.URL(self.url).host in ("127.0.0.1", "::1", "localhost")
+
+    @property
     def headers(self) -> dict[str, str]:
         return {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"}
 
@@ -107,7 +112,9 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def _probe(target: Target) -> Probe:
-    async with httpx.AsyncClient(headers=target.headers, timeout=30) as client:
+    async with httpx.AsyncClient(
+        headers=target.headers, timeout=30, trust_env=not target.is_local
+    ) as client:
         try:
             answer = await client.get(f"{target.url}/v1/models")
         except httpx.HTTPError as error:
@@ -142,7 +149,10 @@ async def _measure(target: Target, workload: Workload, known: Probe, seed: int) 
     )
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with httpx.AsyncClient(
-        headers=target.headers, timeout=httpx.Timeout(None, connect=30.0), limits=limits
+        headers=target.headers,
+        timeout=httpx.Timeout(None, connect=30.0),
+        limits=limits,
+        trust_env=not target.is_local,
     ) as client:
         sender = _Sender(target, known.model, client)
         tasks = [

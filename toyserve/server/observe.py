@@ -60,6 +60,12 @@ class Metrics:
             ["model_name"],
             registry=self.registry,
         ).labels(model_name)
+        self.turned_away = Counter(
+            "toyserve:requests_turned_away",
+            "Requests that found the queue full (429); they are in no other number here",
+            ["model_name"],
+            registry=self.registry,
+        ).labels(model_name)
         for reason in (FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT):
             self.success.labels(model_name, reason.value)
         self.ttft = measure("time_to_first_token_seconds", "Arrival to first token", _TTFT)
@@ -120,6 +126,9 @@ class Metrics:
         if started is not None and times:
             self.prefill_time.observe(times[0] - started)
             self.decode_time.observe(times[-1] - times[0])
+
+    def on_turned_away(self) -> None:
+        self.turned_away.inc()
 
     def _first_run(self, request: Request) -> None:
         assert request.first_scheduled_time is not None
