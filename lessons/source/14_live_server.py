@@ -38,7 +38,8 @@ print(f"{server.model_name} is served on {llm.device}, {server.health()['status'
 
 # %% [markdown]
 # That's a server. It listens on a free port of this machine, to nobody from outside. Any program that knows
-# OpenAI's API can use it; here is OpenAI's own client, told that it lives elsewhere:
+# OpenAI's API can use it; here is OpenAI's own client, told that it lives elsewhere. (`max_queue`: how many may wait.
+# `drain_time`: how long the running may go on when it stops. `max_steps`: how many steps the recording keeps.)
 
 # %% tags=["wall-clock"]
 import time
@@ -75,7 +76,9 @@ share = moments[0] / moments[-1]
 print(f"\n\n{len(moments)} pieces; the first after {share:.0%} of the time that the whole took")
 
 # %% [markdown]
-# Six people at once, each over a connection of their own. A thread plays each of them.
+# Six people at once, each over a connection of their own. A thread plays each of them. `ask` is that user, and speaks plain
+# HTTP, so that you see every line. `ignore_eos` makes an answer exactly as long as was asked for; `leave_after` is for
+# later.
 
 # %% tags=["wall-clock"]
 import json
@@ -122,7 +125,8 @@ timeline(
 
 # %% [markdown]
 # The picture is the old one, and that is the point: scheduler, memory and model don't know that there is a network.
-# What is new stands in front of them.
+# What is new stands in front of them. (`r1` to `r6` is the order in which they reached the door, not that of the list of
+# names: six threads race there. So on your machine the rows are others, and some may come a step later.)
 #
 # ## The words you need
 #
@@ -130,7 +134,7 @@ timeline(
 # |---|---|
 # | **front end** | the part that speaks HTTP, turns text into tokens and tokens into text |
 # | **server-sent events** | one long HTTP answer of lines `data: …`, one for each token |
-# | **chunk** | one of these lines, as JSON |
+# | **chunk** | one of these lines, as JSON (not lesson 05's piece of a prompt) |
 # | **engine thread** | the only thread that may touch the engine |
 # | **abort** | end a request now, and take its blocks back |
 # | **back-pressure** | saying "not now" at the door: HTTP status 429 |
@@ -156,6 +160,9 @@ assert lines[-1] == "data: [DONE]" and '"role":"assistant"' in lines[0]
 # ## Predict first
 #
 # Four slots, `max_queue=4`. Twelve people ask for 200 tokens each, all in the same moment.
+#
+# And a second one: the engine does step after step. What users want meanwhile ("C asks", "A has gone") is left for it as
+# a note, in a mailbox.
 
 # %%
 from toyserve.course.quiz import quiz
@@ -209,7 +216,8 @@ def scene(crank, notes, lengths, max_running=2):
 
 # %% [markdown]
 # **Your turn.** This crank reads its mail when it has nothing else to do, and doesn't know the word "abort". Mend
-# both, between the arrows.
+# both, between the arrows, then run this cell and the next; that one says ✓, or what is wrong. A note is a pair: the word
+# `"add"` or `"abort"`, and the request.
 #
 # <details><summary>A hint</summary>
 #
@@ -281,8 +289,9 @@ timeline(right, title="The mail is read between any two steps")
 #
 # ## The library's version, and what changed
 #
-# First the crank of this lesson beside that of `toyserve.server`. It sleeps when there is nothing to do, and its notes
-# are small functions.
+# First the crank of this lesson beside that of `toyserve.server`. There the mailbox is `_orders`, and a note is a small
+# function that is called. When there is nothing to do it sleeps in `wait_for`, until somebody leaves a note or wants to stop
+# it.
 
 # %%
 from toyserve.course.show import show_diff, show_source
@@ -318,6 +327,8 @@ axes[0].figure
 block_map(run, 15, columns=32, title="KV blocks in step 15: who holds which")
 
 # %% [markdown]
+# A colour is a request: in step 15 four of them run, and hold what they need so far. The large rest is free.
+#
 # At `/` the server shows these pictures itself, as they grow, and every text as it is written. Open the address below in a browser
 # (this machine's), or set `HERE = True` and run the cell again. Send a burst of twenty from the page; abort one in the middle.
 #
@@ -408,10 +419,12 @@ assert len(server.recording.requests) == 8
 
 # %% [markdown]
 # Being turned away costs the server nearly nothing, and the client knows at once. The four don't even appear in the engine's
-# recording: **whoever only looks there sees a server without any trouble.** So count refusals at the door.
+# recording: **whoever only looks there sees a server without any trouble.** So they are counted at the door:
+# `toyserve:requests_turned_away_total` in `/metrics`. (vLLM's queue has no end unless you give it one:
+# `--max-num-queued-reqs`, new in 2026. Before that a gateway in front of it had to refuse.)
 #
-# A polite client waits as long as it was told, and comes again. OpenAI's client does so by itself (`max_retries`). One
-# that comes again *at once*, with a thousand others, is how a short overload becomes a long one.
+# A polite client waits as long as it was told, and a random bit longer, then comes again. OpenAI's client does so by itself
+# (`max_retries`). One that comes again *at once*, with a thousand others, is how a short overload becomes a long one.
 
 
 # %% tags=["wall-clock"]
@@ -457,8 +470,9 @@ agree = all(abs(value - told[name]) < 1e-4 for value, name in pairs.values())
 assert agree
 
 # %% [markdown]
-# They do. `/metrics` uses vLLM's names on purpose: a Grafana board that was made for vLLM reads this server, too. But a histogram
-# has buckets and no requests: it can't say *who* waited, or why. For that you keep the recording.
+# They do. `/metrics` uses vLLM's names on purpose: a Grafana board (the usual program for drawing such numbers) that was made for
+# vLLM reads this server, too. But times are kept there as a *histogram*: how many waited up to 0.1 s, up to 0.2 s, and so on. It
+# can't say *who* waited, or why. For that you keep the recording.
 #
 # ## "The first chunk is the first token"
 #
@@ -506,6 +520,9 @@ assert flattery > 3
 # A server's TTFT begins when the request has arrived *in the engine's queue*. The user's begins when she presses the
 # button. So we measure outside: open loop (lesson 11), every request at its scheduled time, whatever the server does. It is what
 # `toyserve bench-serve URL` does; with `--sweep` it also bisects for the edge.
+#
+# Sixteen at once first: how many a second the server can finish, its *capacity*. Then sixteen at 0.4, 0.8 and 2 times that
+# rate. (With sixteen users p95 and p99 are about the same: the slowest one.)
 
 # %% tags=["wall-clock"]
 from dataclasses import replace
@@ -596,7 +613,8 @@ assert plain == [out.text for out in direct[:2]]  # HTTP changes nothing of what
 
 # %% [markdown]
 # Front end and clients together, per token. Is that much? It depends on the step it is compared with. Here a step lasts several
-# milliseconds, for four users. On the virtual clock, an H100 with Llama-3-8B:
+# milliseconds, for four users. So take this machine's cost per token, times the users, beside the step of an H100 with
+# Llama-3-8B on the virtual clock:
 
 # %% tags=["wall-clock"]
 h100 = cost_model("h100", "llama-3-8b")
@@ -675,7 +693,8 @@ assert (entry_steps(books["told"])["E"], entry_steps(books["forgotten"])["E"]) =
 assert nobody == 720
 
 # %% [markdown]
-# And now his class in the real server. `Answer` is one HTTP answer; we let the server use another one:
+# And now the colleague's class in the real server. `Answer` is one HTTP answer. `patch` puts another class in its place
+# for as long as the `with` block lasts:
 
 # %% tags=["wall-clock"]
 from unittest.mock import patch
@@ -718,12 +737,14 @@ assert bad[2] > 400 > good[2]
 axes[0].figure
 
 # %% [markdown]
-# Below the line that memory *grows* while nobody reads. No error, no log line; every request even ends with "length", as if
+# Above, memory is given back as soon as all four have gone. Below, right of the dashed line, it *grows*, though nobody reads.
+# No error, no log line; every request even ends with "length", as if
 # somebody had got the answer. Under load such a server is slow for no visible reason, most of all when users are
 # impatient: they reload the page, and each reload adds a ghost.
 #
-# **Mend it.** `self.tickets` are the answer's requests; `ticket.is_over` says whether one has ended, and
-# `self.service.thread.abort([ids])` leaves the note. Don't leave one for those that have ended.
+# **Mend it.** `self.tickets` is a list, one ticket per request of this answer. `ticket.is_over` says whether it has ended;
+# `ticket.request.request_id` is its name; `self.service.thread.abort([…])`, with a list of names, leaves the note. Leave none
+# for those that have ended. Run the cell: ✗ becomes ✓.
 
 
 # %% tags=["wall-clock"]
@@ -772,6 +793,7 @@ repaired = try_out(Mended)
 # | CPU time slice | one step (GPU iteration) | 04, 05 |
 # | cores | slots of the batch | 04 |
 # | run to completion; convoy effect | one at a time; head-of-line blocking | 01 |
+# | one disk read for all who wait for that page | one read of the weights for all rows | 02 |
 # | batch monitor | static batch | 03 |
 # | time sharing | continuous batching | 04 |
 # | quantum | token budget, chunk of a prompt | 05 |
@@ -789,13 +811,15 @@ repaired = try_out(Mended)
 # | thrashing; watermark | pauses that only repeat work; watermark | 09 |
 # | priority, `nice`, aging | priority classes, maximum wait | 10 |
 # | fairness: `vruntime`; quotas | tokens per user; per-user quotas | 10 |
+# | shortest job first; earliest deadline first | short requests first; promised first token | 10 |
 # | run queue grows; load average | arrivals above capacity | 11 |
 # | page cache; copy-on-write; LRU | prefix cache | 12 |
-# | address space shared by threads | GQA; the model's shape | 13 |
+# | threads share one address space | query heads share a KV head (GQA) | 13 |
+# | smaller program leaves room for data | quantised weights leave room for KV | 13 |
 # | system call | HTTP request | 14 |
 # | interrupts are handled between instructions | notes are read between steps | 14 |
-# | `kill`; reaping a dead child | abort; giving its blocks back | 14 |
-# | zombie process | a request whose reader has gone | 14 |
+# | terminal closed: `SIGHUP`, `kill` | reader gone: abort, blocks given back | 14 |
+# | orphan: works on, for nobody | a request whose reader has gone, not aborted | 14 |
 # | `EAGAIN`; full listen queue | 429, `Retry-After` | 14 |
 # | `/proc`, `vmstat` | `/metrics` | 14 |
 # | core dump, trace | Recording | all |
@@ -826,9 +850,9 @@ still_held = taken - dropped
 assert len(run.requests) == 16 and max(map(len, ran)) == 4
 
 # %% [markdown]
-# Where the map ends: a process runs alone on its core, a step runs *everybody*, and full batches are nearly free. A process says how much memory
-# it wants; a request doesn't know. One page of a process can be away; a request needs all of its KV. And nobody asks an operating system for
-# time to the first instruction.
+# Where the map ends: a process runs alone on its core, a step runs *everybody*, and one more of them costs it little. A process says how much memory
+# it wants; a request doesn't know. One page of a process can be away; a request needs all of its KV. And a process can't do its next thousand
+# instructions at once; a request can do its whole prompt at once.
 #
 # Four layers, then: the **queue** (who waits), the **scheduler** (whose computation runs now), the **memory manager** (whose state may stay),
 # the **model** on its hardware (how long a step lasts). A slow server is slow in one of them, and you now have a picture for each.
@@ -895,9 +919,10 @@ print(f"HTTP and its clients        : {with_http / alone:.1f} × the processor t
 #
 # Change one thing, predict, then run:
 #
-# 1. `serve(max_queue=0)`, then the twelve. How many are served, and is nobody ever in the queue?
-# 2. Let `LLM(…, num_blocks=20)` serve the six. Who is paused, and what does `/metrics` call it?
-# 3. In `scene`, let the postman bring the abort one step *before* the add of the same request. What should a crank do?
+# 1. In the cell of the twelve, `serve(max_queue=0)`, without its asserts. How many are served, and is nobody ever in the queue?
+# 2. In the first cell `num_blocks=8`, then again down to the six. Who is paused? And what does `metrics()` call it (run its cell
+#    first)?
+# 3. In `NOTES`, let the postman bring an abort of C one step *before* C's add. What does `crank` do, and what should it?
 #
 # **Exercise:** `exercises/14_live_server.ipynb`.
 #
