@@ -20,7 +20,8 @@ SEED = 0  # your own numbers in 04.4 and 04.5 come from it
 # %% [markdown]
 # `serve(case, scheduler)` runs a real engine on the virtual clock and returns its recording. A case
 # is a list of requests: name, arrival in seconds, prompt tokens, answer tokens. This is the lesson's
-# rule, for you to compare with:
+# rule, for you to compare with. Your classes make the same moves: `self.run`, `self.next_waiting()` and `self.admit`;
+# `self.waiting` is the queue, `self.running` the batch, `self.max_running` the number of slots.
 
 # %%
 case = {"requests": together(6, 2, 4, 4, 3)}
@@ -72,10 +73,10 @@ check(
 # %% [markdown]
 # ## 04.2 Open the door only when it is worth it
 #
-# Stopping the decodes for one prompt costs as much as stopping them for three. Some servers therefore
-# collect: the door stays shut until **at least `self.min_free` slots are free**. Then *every* free
-# slot is filled, as far as people wait. (An empty batch has all slots free, so nobody waits for
-# ever.)
+# Some servers read prompts in steps of their own. Each such stop of the decodes has a fixed price, for one short
+# prompt nearly the same as for three. They therefore collect: the door stays shut until **at least `self.min_free`
+# slots are free**. Then *every* free slot is filled, as long as somebody waits and `admit` says `True`. (An empty
+# batch has all slots free, so nobody waits for ever.)
 
 
 # %% answer="04.2"
@@ -116,7 +117,7 @@ check(
 # ## 04.3 The fault in the picture
 #
 # A colleague's scheduler. "Why should anybody wait because somebody *else* does not fit?" It has
-# passed every test so far. Then one user complained.
+# passed every test so far. Then, in the case `FAULT`, one user complained. (Grey is waiting.)
 
 
 # %%
@@ -134,7 +135,7 @@ class Impatient(Scheduler):
 timeline(serve(FAULT, Impatient(max_running=4)), by="request", title="Somebody complained. Who?")
 
 # %% [markdown]
-# Name the user who starves (`starved`, the name at the left of the row), and write `Mended`: nobody
+# Name the user who starves (`starved = "…"`, the name at the left of the row), and write `class Mended(Scheduler)`: nobody
 # is let in before somebody who came earlier. The memory of this server is tiny, 4 blocks of 16
 # tokens; `admit` returns `False` when a prompt does not fit.
 
@@ -182,9 +183,9 @@ check(
 # %% [markdown]
 # ## 04.4 Predict, then measure
 #
-# These six are yours. All are there at the start; the server has **two slots**. Work the first two
-# numbers out on paper: how many steps does the static rule need, and how many does continuous
-# batching? (Static takes the queue in pairs, and a pair lasts as long as its longer one.)
+# These six are yours. All are there at the start; the server has **two slots**. Work two
+# numbers out on paper: how many steps does the static rule need (`static_steps`), and how many does continuous
+# batching (`continuous_steps`)? Each answer's length is its number of steps. (Static takes the queue in pairs, and a pair lasts as long as its longer one.)
 
 # %%
 mine = six_requests(SEED)
@@ -192,7 +193,8 @@ mine = six_requests(SEED)
 
 # %% [markdown]
 # Then measure `gain`: the time that static batching needs over the time that continuous batching
-# needs, on the virtual clock. `serve(mine, …).summary()["makespan_s"]` is a run's time.
+# needs, on the virtual clock. `serve(mine, StaticScheduler(max_running=2)).summary()["makespan_s"]` is a run's time.
+# Assign all three names below.
 
 # %% answer="04.4"
 ### BEGIN SOLUTION
@@ -217,7 +219,7 @@ print(f"p95 of TTFT at most {hour['ttft_ms']:,} ms, p99 of TPOT at most {hour['t
 
 # %% [markdown]
 # Find a `max_running` of the lesson's `ContinuousScheduler` that meets them. Trying numbers in a loop
-# is fine; `run.summary()` has `["ttft_ms"]["p95"]` and `["tpot_ms"]["p99"]`.
+# is fine; `serve(hour, …).summary()` has `["ttft_ms"]["p95"]` and `["tpot_ms"]["p99"]`.
 
 
 # %% answer="04.5"

@@ -76,13 +76,13 @@ check(
 # While memory is empty, asking for one block at a time is petty. Write `allocate` of `AheadKV`:
 #
 # 1. Whoever lacks blocks for its next `num_tokens` positions takes the missing ones; if they are not
-#    to be had with `keep_free` left free: `False`, and nothing changed.
-# 2. A request that **has blocks already** and grows takes **one more** than it lacks, if at least
-#    `self.spare` blocks are still free afterwards, and never more blocks than it needs at its longest:
+#    to be had with `keep_free` left free: `False`, and nothing changed. Otherwise `True`.
+# 2. A request that **has blocks already** and lacks at least one takes **one more** than it lacks, if at least
+#    `self.spare` blocks are free even then, and never more blocks than it needs at its longest:
 #    `request.max_num_tokens - 1` positions (the last token is never run).
 #
-# You have `request.num_computed_tokens`, `request.block_table`, `self.block_size`,
-# `self.num_free_blocks`, and `self.pool.take(request, n)`.
+# You have `request.num_computed_tokens`, `request.block_table`, `self.block_size`, `self.num_free_blocks`, and
+# `self.pool.take(request, n)`: n blocks more in its table.
 
 
 # %% answer="07.2"
@@ -148,8 +148,8 @@ draw_reads(shown, read_all(shown, colleague), "The colleague's")
 show_source(colleague)
 
 # %% [markdown]
-# Give `first_bad`, the smallest number of tokens at which something is wrong, and `bad`, at how many of
-# the lengths 1 to 64. Then write `to_read`, which is right at every length and block size.
+# For the picture's blocks of 12, give `first_bad`, the smallest number of tokens at which something is wrong, and `bad`: at
+# how many of the lengths 1 to 64 is something wrong? Then write `to_read`, which is right at every length and block size.
 
 
 # %% answer="07.3"
@@ -202,7 +202,7 @@ print(f"blocks of {mine['block_size']}; what is there in step {mine['step']}?")
 # %% [markdown]
 # - `blocks_used`, `empty_slots`: how many blocks do the five hold while that step runs, and how many
 #   slots of these hold no token when it ends? (Paper. In step 1 exactly the prompts are written.)
-# - `gain`: measure it. 40 others in a pool of 4,096 slots: `crowd_run(mine, kv)` gives their recording;
+# - `gain`: measure it. 40 others in a pool of 4,096 slots (how many blocks are that?): `crowd_run(mine, kv)` gives their recording;
 #   `.summary()["makespan_s"]` is the time until all are done. Take
 #   `ReservedKV(num_blocks, block_size, max_model_len=512)` and `PagedKV(num_blocks, block_size)`: the
 #   time with the first over the time with the second.

@@ -37,7 +37,7 @@ SEED = 0  # your own numbers in 11.3, 11.4 and 11.5 come from it
 # mean time per token after the first; an answer of one token has none, and cannot miss it.
 #
 # `run.requests` is a dict of records with `arrival_time`, `first_scheduled_time`, `token_times`. Everybody
-# here is served to the end. For example:
+# here is served to the end. For example, with targets of 0.6 s and 0.02 s:
 
 # %%
 run = run_of(GOOD[3])
@@ -86,14 +86,14 @@ check(
 # %% [markdown]
 # ## 11.2 The edge, in twelve runs
 #
-# A load test on a real server takes ten minutes. You have two hours: **twelve runs**. And you do not know what is
-# behind the door: one request in ten seconds, or a thousand a second.
+# A load test on a real server takes ten minutes. You have two hours: **twelve runs**. Behind the door may be
+# a server for one request in ten seconds, or for a thousand a second.
 #
 # Write `edge(measure, target, low, high)`. `measure(rate)` runs a load test and returns the p95 of the wait for a
 # first token, in seconds. At `low` (0.1/s) the target is met, at `high` (1000/s) it is not. Return a rate at which
-# it is met, so that one of your runs, at most **3 % above** it, missed it.
+# it is met; one of your runs, at most **3 % above** it, must have missed it.
 #
-# To try it, here is such a `measure`, with the real engine behind it:
+# `low` and `high` need no run. To try `edge`: `p95_at(EDGES[2])` is a `measure` with a real engine; its target is 0.1 s.
 
 # %%
 p95_at(EDGES[2])(10.0)
@@ -205,7 +205,7 @@ print(f"${facts['dollars_per_hour']} per GPU hour")
 # - `busy`: which share of the slots (0 to 1) is in use on average?
 # - `dollars`: what do a million answer tokens cost?
 #
-# Then **measure** `measured`, which is to agree with `in_house`: look at the `run` at many moments between its first arrival and
+# Then **measure** `measured`, which is to agree with `in_house`: look at the `run` at many moments, evenly spaced between its first arrival and
 # its last token, count who is in the house then (`arrival_time` to the last of `token_times`), and average.
 
 # %% answer="11.4"

@@ -292,8 +292,8 @@ check(
 # %% [markdown] explain="14.6" points=2
 # ### BEGIN SOLUTION
 # Pages and block tables hold: a request's KV lies in blocks that need not be neighbours, so nobody waits beside free
-# memory, and the kernel must translate every access as an MMU does. A zombie process holds, too: a request whose
-# reader has gone keeps its blocks until somebody reaps it, so every way out of a handler must end in an abort.
+# memory, and the kernel must translate every access as an MMU does. An orphaned process holds, too: a request whose
+# reader has gone works on and keeps its blocks until somebody ends it, so every way out of a handler must end in an abort.
 #
 # Wrong is paging out a part of a process: a request needs all of its KV in each step, so a victim goes as a whole, and
 # preemption is dear. (Or: a core runs one process per slice, a step runs all requests, and a fuller step is nearly free. Or:
