@@ -108,7 +108,7 @@ def _mark_knee(
     if edge is not None:
         ax.axvline(
             edge, color=theme.ink, linestyle="--", linewidth=1.4, gid="knee",
-            label=f"knee: {edge:g} requests/s",
+            label=f"knee: {edge:.3g} requests/s",
         )  # fmt: skip
 
 
