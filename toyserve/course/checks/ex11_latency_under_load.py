@@ -59,10 +59,15 @@ def judge_good(case: Case, got: Any, expected: Any) -> None:
     def rate(start: str = "arrival_time", fewer: int = 1, single: bool = True) -> float:
         return sum(_in_time(case, r, start, fewer, single) for r in records) / seconds
 
+    unqueued = rate(start="first_scheduled_time")
     for wrong, words in (
         (expected * seconds, "is a number of requests; per second is asked for"),
         (expected * seconds / len(records), "is a share of the requests; per second is asked for"),
-        (rate(start="first_scheduled_time"), "leaves the queue out: a user waits from the arrival"),
+        (
+            len(records) / seconds if unqueued == len(records) / seconds else -1.0,
+            "counts everybody, or leaves the queue out: a user waits from the arrival",
+        ),
+        (unqueued, "leaves the queue out: a user waits from the arrival"),
         (len(records) / seconds, "counts everybody, whether or not they were served in time"),
         (rate(single=False), "leaves out who asked for one token; nobody can miss a pace with it"),
         (rate(fewer=0), "divides by the tokens; between 5 tokens there are 4 gaps"),
