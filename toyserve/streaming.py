@@ -24,6 +24,28 @@ class StreamDelta:
     finish_reason: FinishReason | None
 
 
+def next_piece(request: Request, text: IncrementalText, tokenizer: Tokenizer) -> str | None:
+    """What the last step added to ``text``; None if it brought no token (the middle of a prompt).
+
+    ``text.stopped`` afterwards says that a stop string has appeared: ``end_at_stop`` is next.
+    """
+    if request.num_output_tokens == text.num_tokens:
+        return None
+    token_id, last = request.token_ids[-1], request.is_finished
+    # A stop id ends the answer and is among its ids, but it is no text.
+    silent = last and token_id in request.params.stop_token_ids
+    return text.push(b"" if silent else tokenizer.token_bytes(token_id), final=last)
+
+
+def end_at_stop(engine: Engine, request: Request) -> None:
+    """A stop string has appeared, perhaps in what was the last token anyway."""
+    if not request.is_finished:
+        engine.abort(request.request_id, FinishReason.STOP)
+    elif request.finish_reason is not FinishReason.STOP:
+        request.finish_reason = FinishReason.STOP
+        engine.recording.end_request(request)
+
+
 class Answers:
     """The answers of requests that were just given to ``engine``; ``text_of`` after or during."""
 
@@ -63,26 +85,14 @@ class Answers:
             if index is None:
                 continue  # not ours
             request, text = self.requests[index], self._texts[index]
-            if request.num_output_tokens == text.num_tokens:
-                continue  # in the middle of its prompt
-            token_id, last = request.token_ids[-1], request.is_finished
-            # A stop id ends the answer and is among its ids, but it is no text.
-            silent = last and token_id in request.params.stop_token_ids
-            token_bytes = b"" if silent else self.tokenizer.token_bytes(token_id)
-            piece = text.push(token_bytes, final=last)
+            piece = next_piece(request, text, self.tokenizer)
+            if piece is None:
+                continue
             if text.stopped:
-                self._stop(request)
+                end_at_stop(self.engine, request)
             if request.is_finished:
                 self._open.discard(request_id)
-            yield self._delta(request, piece, [token_id])
-
-    def _stop(self, request: Request) -> None:
-        """A stop string has appeared, perhaps in what was the last token anyway."""
-        if not request.is_finished:
-            self.engine.abort(request.request_id, FinishReason.STOP)
-        elif request.finish_reason is not FinishReason.STOP:
-            request.finish_reason = FinishReason.STOP
-            self.engine.recording.end_request(request)
+            yield self._delta(request, piece, request.token_ids[-1:])
 
     def _delta(self, request: Request, text: str, token_ids: list[int]) -> StreamDelta:
         index = self._index[request.request_id]

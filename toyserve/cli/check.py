@@ -21,13 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     from toyserve.course.exercise_check import check_notebook, find_notebooks
-    from toyserve.course.exercise_progress import find_lab, note_progress
+    from toyserve.course.exercise_progress import lab_of, note_progress
 
-    lab = options.lab or find_lab(Path.cwd())
-    if lab is None:
-        raise ValueError(
-            "this is no course folder (one that `toyserve lab` made): go into it, or say --lab DIR"
-        )
+    lab = lab_of(options.lab)
     all_right = True
     for exercise, path in find_notebooks(lab, options.numbers).items():
         print(f"{exercise.name.replace('_', ' ')}  ({path.name})", flush=True)

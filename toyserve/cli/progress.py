@@ -17,13 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     from toyserve.course.checks.part import exercise_names, load_exercise
-    from toyserve.course.exercise_progress import find_lab, read_progress
+    from toyserve.course.exercise_progress import lab_of, read_progress
 
-    lab = options.lab or find_lab(Path.cwd())
-    if lab is None:
-        raise ValueError(
-            "this is no course folder (one that `toyserve lab` made): go into it, or say --lab DIR"
-        )
+    lab = lab_of(options.lab)
     known = read_progress(lab)
     exercises = [load_exercise(name) for name in exercise_names()]
     if options.json:

@@ -63,15 +63,24 @@ def marked_cells(notebook: NotebookNode) -> Iterator[tuple[NotebookNode, Role]]:
 
 def hidden_tests(source: str) -> str:
     """What stands between the marks in a check cell; "" when there is nothing."""
-    lines, inside = [], False
+    return _split_hidden(source)[1]
+
+
+def cut_hidden(source: str) -> str:
+    """The cell without its hidden tests, as learners get it."""
+    return _split_hidden(source)[0]
+
+
+def _split_hidden(source: str) -> tuple[str, str]:
+    """(what everybody sees, what stands between the marks)"""
+    parts: tuple[list[str], list[str]] = ([], [])
+    inside = False
     for line in source.splitlines():
-        if BEGIN_HIDDEN in line:
-            inside = True
-        elif END_HIDDEN in line:
-            inside = False
-        elif inside:
-            lines.append(line)
-    return "\n".join(lines)
+        if BEGIN_HIDDEN in line or END_HIDDEN in line:
+            inside = BEGIN_HIDDEN in line
+        else:
+            parts[inside].append(line)
+    return "\n".join(parts[0]), "\n".join(parts[1])
 
 
 def with_seed(source: str, seed: int) -> str:
@@ -100,16 +109,3 @@ def points_of(notebook: NotebookNode) -> dict[str, float]:
 def explained_parts(notebook: NotebookNode) -> list[str]:
     """The parts that a person grades."""
     return [r.key for _, r in marked_cells(notebook) if r.key and r.kind == "explain"]
-
-
-def cut_hidden(source: str) -> str:
-    """The cell without its hidden tests, as learners get it."""
-    lines, inside = [], False
-    for line in source.splitlines():
-        if BEGIN_HIDDEN in line:
-            inside = True
-        elif END_HIDDEN in line:
-            inside = False
-        elif not inside:
-            lines.append(line)
-    return "\n".join(lines)

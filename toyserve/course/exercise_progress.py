@@ -24,6 +24,16 @@ def find_lab(start: Path) -> Path | None:
     return None
 
 
+def lab_of(given: Path | None) -> Path:
+    """The folder that the user named, else the one around them. Raises ValueError without one."""
+    lab = given or find_lab(Path.cwd())
+    if lab is None:
+        raise ValueError(
+            "this is no course folder (one that `toyserve lab` made): go into it, or say --lab DIR"
+        )
+    return lab
+
+
 def read_progress(lab: Path) -> dict[str, bool]:
     """Part → was it right when it was last checked? {} when nothing (readable) is there."""
     try:

@@ -177,18 +177,18 @@ def _pack(recording: Recording) -> dict[str, Any]:
 
 def page_text() -> str:
     """The whole page: style and script are in it, and it asks only its own server."""
-    from toyserve.viz.assets import module_source, style_source
+    from toyserve.viz.assets import script_of, style_source
 
     folder = files("toyserve.server").joinpath("static")
     read = {
         name: folder.joinpath(name).read_text(encoding="utf-8")
         for name in ("dashboard.html", "dashboard.css", "dashboard.js")
     }
-    script = module_source().replace("export default", "const timelineModule =")
+    script = script_of(read["dashboard.js"]).replace("export default", "const timelineModule =")
     return (
         read["dashboard.html"]
         .replace("/* style */", style_source() + read["dashboard.css"])
-        .replace("/* script */", (script + read["dashboard.js"]).replace("</script", "<\\/script"))
+        .replace("/* script */", script.replace("</script", "<\\/script"))
     )
 
 

@@ -15,9 +15,10 @@ from typing import Any, Literal, Protocol, TypeVar
 from toyserve.engine import Engine
 from toyserve.models.tokenizer import Tokenizer
 from toyserve.recording import StepRecord
-from toyserve.request import FinishReason, Request, RequestStatus
+from toyserve.request import Request, RequestStatus
 from toyserve.server.history import shorten
 from toyserve.server.tickets import Delta, Ticket
+from toyserve.streaming import end_at_stop
 
 T = TypeVar("T")
 State = Literal["idle", "stepping", "waiting", "stopped"]
@@ -41,10 +42,6 @@ class Observer(Protocol):
     def on_step(self, step: StepRecord, requests: dict[str, Request]) -> None: ...
 
     def on_end(self, request: Request) -> None: ...
-
-    def on_turned_away(self) -> None:
-        """Somebody found the queue full (429). Called on the HTTP side's thread."""
-        ...
 
 
 class EngineThread:
@@ -123,8 +120,6 @@ class EngineThread:
                 raise Stopped("the server is shutting down")
             if self._num_unfinished + len(tickets) > self.capacity:
                 self.num_turned_away += 1
-                for observer in self.observers:
-                    observer.on_turned_away()
                 raise QueueFull(
                     f"{self._num_unfinished} requests are running or waiting and the server takes "
                     f"{self.capacity}: try again later"
@@ -206,20 +201,12 @@ class EngineThread:
             if delta is None:
                 continue
             if ticket.text.stopped:
-                self._stop_string(ticket.request)
+                end_at_stop(self.engine, ticket.request)
             if delta.is_last:
                 self._over(ticket)
             mail[ticket.tell].append((ticket, delta))
         for tell, letters in mail.items():
             tell(letters)
-
-    def _stop_string(self, request: Request) -> None:
-        """It has appeared, perhaps in what was the last token anyway."""
-        if not request.is_finished:
-            self.engine.abort(request.request_id, FinishReason.STOP)
-        elif request.finish_reason is not FinishReason.STOP:
-            request.finish_reason = FinishReason.STOP
-            self.engine.recording.end_request(request)
 
     def _add(self, tickets: Sequence[Ticket]) -> None:
         for number, ticket in enumerate(tickets):
@@ -241,7 +228,7 @@ class EngineThread:
         self._over(ticket)
         reason = None if error else ticket.request.finish_reason
         # What was held back in case it began a stop string is text after all.
-        ticket.tell([(ticket, Delta(ticket.text.push(b"", final=True), (), (), reason, error))])
+        ticket.tell([(ticket, Delta(ticket.text.flush(), (), (), reason, error))])
 
     def _over(self, ticket: Ticket) -> None:
         del self.tickets[ticket.request.request_id]

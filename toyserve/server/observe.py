@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from toyserve.engine import Engine
 from toyserve.recording import StepRecord
 from toyserve.request import FinishReason, Request, RequestMetrics, RequestStatus
+from toyserve.server.engine_thread import EngineThread
 
 # vLLM's own buckets, in seconds.
 _TTFT = (
@@ -60,12 +61,6 @@ class Metrics:
             ["model_name"],
             registry=self.registry,
         ).labels(model_name)
-        self.turned_away = Counter(
-            "toyserve:requests_turned_away",
-            "Requests that found the queue full (429); they are in no other number here",
-            ["model_name"],
-            registry=self.registry,
-        ).labels(model_name)
         for reason in (FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT):
             self.success.labels(model_name, reason.value)
         self.ttft = measure("time_to_first_token_seconds", "Arrival to first token", _TTFT)
@@ -84,6 +79,10 @@ class Metrics:
         self.prompt_len = measure("request_prompt_tokens", "Prompt tokens of a request", _TOKENS)
         self.answer_len = measure("request_generation_tokens", "Tokens of an answer", _TOKENS)
         self.step_tokens = measure("iteration_tokens_total", "Tokens in a step", _STEP)
+
+    def watch(self, thread: EngineThread) -> None:
+        """Show also whom its full queue turned away, who are in no other number here."""
+        self.registry.register(_TurnedAway(thread, self.model_name))
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
@@ -127,9 +126,6 @@ class Metrics:
             self.prefill_time.observe(times[0] - started)
             self.decode_time.observe(times[-1] - times[0])
 
-    def on_turned_away(self) -> None:
-        self.turned_away.inc()
-
     def _first_run(self, request: Request) -> None:
         assert request.first_scheduled_time is not None
         self.queue_time.observe(request.first_scheduled_time - request.arrival_time)
@@ -162,6 +158,18 @@ class _Gauges:
             gauge = GaugeMetricFamily(f"vllm:{name}", text, labels=["model_name"])
             gauge.add_metric([self.model_name], value)
             yield gauge
+
+
+class _TurnedAway:
+    def __init__(self, thread: EngineThread, model_name: str) -> None:
+        self.thread, self.model_name = thread, model_name
+
+    def collect(self) -> Iterator[Metric]:
+        text = "Requests that found the queue full (429); they are in no other number here"
+        name = "toyserve:requests_turned_away"
+        counter = CounterMetricFamily(name, text, labels=["model_name"])
+        counter.add_metric([self.model_name], self.thread.num_turned_away)
+        yield counter
 
 
 def gauges(engine: Engine) -> dict[str, tuple[str, float]]:

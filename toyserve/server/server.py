@@ -88,6 +88,7 @@ class Server:
             max_steps=config.max_steps,
             observers=[metrics],
         )
+        metrics.watch(thread)
         self.engine_thread = thread
         service = Service(self.llm, thread, self.model_name, int(time.time()))
         template = ChatTemplate.of(Path(str(self.llm.source)))

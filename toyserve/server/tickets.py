@@ -9,6 +9,7 @@ from typing import Any
 from toyserve.models.detokenizer import IncrementalText
 from toyserve.models.tokenizer import Tokenizer
 from toyserve.request import FinishReason, Request, TokenLogprobs
+from toyserve.streaming import next_piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +55,10 @@ class Ticket:
         ``text.stopped`` afterwards says that a stop string has appeared.
         """
         request = self.request
-        if request.num_output_tokens == self.text.num_tokens:
+        piece = next_piece(request, self.text, tokenizer)
+        if piece is None:
             return None
-        token_id, last = request.token_ids[-1], request.is_finished
-        # A stop id ends the answer and is among its ids, but it is no text.
-        silent = last and token_id in request.params.stop_token_ids
-        token_bytes = b"" if silent else tokenizer.token_bytes(token_id)
-        piece = self.text.push(token_bytes, final=last)
         wanted = request.params.logprobs is not None
         logprobs = tuple(request.logprobs[-1:]) if wanted else ()
         reason = FinishReason.STOP if self.text.stopped else request.finish_reason
-        return Delta(piece, (token_id,), logprobs, reason)
+        return Delta(piece, (request.token_ids[-1],), logprobs, reason)

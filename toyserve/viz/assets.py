@@ -13,9 +13,14 @@ def module_source() -> str:
     return "\n".join(read(name) for name in _SCRIPTS)
 
 
+def script_of(starter: str) -> str:
+    """The same module with a model that needs no kernel, then ``starter``, which begins to draw."""
+    return "\n".join((module_source(), read("model.js"), starter))
+
+
 def page_source() -> str:
-    """The same module, followed by what starts it in a page of its own."""
-    return module_source() + "\n" + read("page.js")
+    """What draws a page of its own."""
+    return script_of(read("page.js"))
 
 
 def style_source() -> str:

@@ -7,31 +7,11 @@ let key = sessionStorage.getItem("toyserve-key") ?? "";
 let drawn = null; // the last step in the picture
 let ours = false; // is it this script that moves the picture, and not its user?
 
-class LiveModel {
-  constructor(values) {
-    this.values = values;
-    this.callbacks = {};
-  }
-
-  get(name) {
-    return this.values[name];
-  }
-
+class LiveModel extends PageModel {
   set(name, value) {
-    if (this.values[name] === value) return;
-    this.values[name] = value;
-    if (!ours && (name === "step" || name === "zoom" || name === "playing")) at("follow").checked = false;
-    for (const callback of [...(this.callbacks[`change:${name}`] ?? [])]) callback();
-  }
-
-  save_changes() {}
-
-  on(event, callback) {
-    (this.callbacks[event] ??= []).push(callback);
-  }
-
-  off(event, callback) {
-    this.callbacks[event] = (this.callbacks[event] ?? []).filter((other) => other !== callback);
+    const follows = ours || !["step", "zoom", "playing"].includes(name);
+    if (this.values[name] !== value && !follows) at("follow").checked = false;
+    super.set(name, value);
   }
 }
 

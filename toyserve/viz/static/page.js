@@ -1,31 +1,4 @@
-// The page of its own: the data from the page instead of from Python, and a model without a kernel.
-
-class PageModel {
-  constructor(values) {
-    this.values = values;
-    this.callbacks = {};
-  }
-
-  get(name) {
-    return this.values[name];
-  }
-
-  set(name, value) {
-    if (this.values[name] === value) return;
-    this.values[name] = value;
-    for (const callback of [...(this.callbacks[`change:${name}`] ?? [])]) callback();
-  }
-
-  save_changes() {}
-
-  on(event, callback) {
-    (this.callbacks[event] ??= []).push(callback);
-  }
-
-  off(event, callback) {
-    this.callbacks[event] = (this.callbacks[event] ?? []).filter((other) => other !== callback);
-  }
-}
+// The page of its own: the data from the page instead of from Python.
 
 async function inflate(text) {
   const packed = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
