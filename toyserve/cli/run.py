@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from toyserve.cli.engine_arguments import add_engine_arguments, number, whole_number
+
 NAME = "run"
 HELP = "serve a workload with any scheduler, on this machine or on a GPU's cost model"
 EXAMPLES = (
@@ -37,65 +39,22 @@ _ONLY_IF_ANY = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     engine = parser.add_argument_group("the engine")
     engine.add_argument("--model", default="toy", help="toy, a folder, a hub name, or a shape")
-    engine.add_argument("--scheduler", help="sequential, static, continuous or chunked (default)")
-    engine.add_argument("--kv", default="paged", help="paged (default), contiguous, reserved")
-    engine.add_argument("--prefix-caching", action="store_true", help="share equal prompt starts")
-    engine.add_argument(
-        "--policy",
-        default="fcfs",
-        help="fcfs (default), shortest_first, priority, deadline or fair_share",
-    )
-    engine.add_argument("--preemption", help="recompute (default) or swap")
-    engine.add_argument("--num-host-blocks", type=_whole_number, help="swap space, in KV blocks")
-    engine.add_argument("--watermark", type=_number, help="share of blocks kept free on admission")
-    engine.add_argument("--max-running", type=_whole_number, help="requests in a step at most (16)")
-    engine.add_argument(
-        "--token-budget", type=_whole_number, help="tokens in a step at most (chunked: 256)"
-    )
-    engine.add_argument(
-        "--max-chunk", type=_whole_number, help="prompt tokens of one request per step"
-    )
-    engine.add_argument("--max-wait", type=_number, help="seconds a static batch waits to fill")
-    engine.add_argument(
-        "--num-blocks", type=_whole_number, help="KV blocks (256; simulated: what fits)"
-    )
-    engine.add_argument("--block-size", type=_whole_number, help="tokens in a block (16)")
-    engine.add_argument(
-        "--max-model-len", type=_whole_number, help="longest prompt + answer, in tokens"
-    )
+    add_engine_arguments(engine)
     engine.add_argument("--clock", default="wall", help="wall (default), or t4 … h200, laptop")
     engine.add_argument("--simulate", action="store_true", help="no tensors, only the cost model")
     engine.add_argument(
-        "--num-gpus", type=_whole_number, default=1, help="simulated: GPUs that share layers"
-    )
-    engine.add_argument("--device", help="cpu or cuda (default: cuda where there is one)")
-    engine.add_argument(
-        "--seed", type=_whole_number, default=0, help="of the sampling (default: 0)"
+        "--num-gpus", type=whole_number, default=1, help="simulated: GPUs that share layers"
     )
 
     what = parser.add_argument_group("what to serve")
     what.add_argument("--workload", default=None, help="name:key=value,… (default: burst)")
     what.add_argument("--prompt", action="append", help="a text instead; again for several")
-    what.add_argument("--max-tokens", type=_whole_number, help="longest answer to a --prompt (64)")
-    what.add_argument("--temperature", type=_number, default=0.0, help="0 is greedy (default)")
+    what.add_argument("--max-tokens", type=whole_number, help="longest answer to a --prompt (64)")
+    what.add_argument("--temperature", type=number, default=0.0, help="0 is greedy (default)")
 
     out = parser.add_argument_group("output")
     out.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     out.add_argument("--out", type=Path, metavar="DIR", help="write run.jsonl and timeline.png")
-
-
-def _whole_number(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from toyserve.cli.engine_arguments import add_engine_arguments, number, whole_number
 from toyserve.cli.parser import CommandParser
 from toyserve.server import load
 
@@ -19,34 +20,16 @@ EXAMPLES = (
     "toyserve serve --policy priority --num-blocks 64 --preemption swap --num-host-blocks 64",
     "toyserve serve --model gpt2 --host 0.0.0.0 --api-key SECRET",
 )
-_ENGINE = {
-    "scheduler": (str, "sequential, static, continuous or chunked (default)"),
-    "kv": (str, "paged (default), contiguous, reserved"),
-    "policy": (str, "fcfs (default), shortest_first, priority, deadline or fair_share"),
-    "preemption": (str, "recompute (default) or swap"),
-    "num-host-blocks": (int, "swap space, in KV blocks"),
-    "watermark": (float, "share of blocks kept free on admission"),
-    "max-running": (int, "requests in a step at most (16)"),
-    "token-budget": (int, "tokens in a step at most (chunked: 256)"),
-    "max-chunk": (int, "prompt tokens of one request per step"),
-    "max-wait": (float, "seconds a static batch waits to fill"),
-    "num-blocks": (int, "KV blocks (256)"),
-    "block-size": (int, "tokens in a block (16)"),
-    "max-model-len": (int, "longest prompt + answer, in tokens"),
-    "device": (str, "cpu or cuda (default: cuda where there is one)"),
-    "dtype": (str, "float32, float16 or bfloat16"),
-    "seed": (int, "of requests that bring none (0)"),
-}
 _SERVER = {
     "host": (str, "address to listen at (127.0.0.1: this machine only)"),
-    "port": (int, "port (8000); 0: any that is free"),
+    "port": (whole_number, "port (8000); 0: any that is free"),
     "model-name": (str, "what clients call the model"),
     "api-key": (str, "clients must send it: Authorization: Bearer KEY"),
-    "max-queue": (int, "requests that may wait; one more is answered 429 (128)"),
-    "max-body-bytes": (int, "longest body of a request (1000000)"),
+    "max-queue": (whole_number, "requests that may wait; one more is answered 429 (128)"),
+    "max-body-bytes": (whole_number, "longest body of a request (1000000)"),
     "record": (Path, "write every decision to this file, as it happens"),
-    "max-steps": (int, "steps kept in memory, for the dashboard (2000)"),
-    "drain-time": (float, "seconds that answers under way get at the end (5)"),
+    "max-steps": (whole_number, "steps kept in memory, for the dashboard (2000)"),
+    "drain-time": (number, "seconds that answers under way get at the end (5)"),
 }
 
 
@@ -60,11 +43,11 @@ def make_parser() -> argparse.ArgumentParser:
     )
     engine = parser.add_argument_group("the engine")
     engine.add_argument("--model", default="toy", help="toy, a folder, or a hub name")
-    engine.add_argument("--prefix-caching", action="store_true", help="share equal prompt starts")
+    engine.add_argument("--dtype", help="float32, float16 or bfloat16")
+    add_engine_arguments(engine)
     listener = parser.add_argument_group("the listener")
-    for group, options in ((engine, _ENGINE), (listener, _SERVER)):
-        for name, (kind, help_text) in options.items():
-            group.add_argument(f"--{name}", type=kind, help=help_text)
+    for name, (kind, help_text) in _SERVER.items():
+        listener.add_argument(f"--{name}", type=kind, help=help_text)
     return parser
 
 
@@ -72,10 +55,12 @@ def main(argv: Sequence[str]) -> int:
     """Serve until SIGINT or SIGTERM. Raises ValueError in one sentence for what cannot be."""
     options = make_parser().parse_args(list(argv))
     server_class = load("toyserve.server.server").Server  # before the model, which takes its time
-    config = load("toyserve.server.config").ServerConfig(**{"port": 8000} | given(options, _SERVER))
+    given = {name: value for name, value in vars(options).items() if value is not None}
+    of_server = {name: given.pop(name) for name in map(_python, _SERVER) if name in given}
+    config = load("toyserve.server.config").ServerConfig(**{"port": 8000} | of_server)
     from toyserve.llm import LLM
 
-    llm = LLM(options.model, prefix_caching=options.prefix_caching, **given(options, _ENGINE))
+    llm = LLM(**given)
     server = server_class(llm, config)
     wanted = threading.Event()
     signals = (signal.SIGINT, signal.SIGTERM)
@@ -111,8 +96,5 @@ def _welcome(server: Any) -> str:
     )
 
 
-def given(options: argparse.Namespace, table: dict[str, Any]) -> dict[str, Any]:
-    """What the user said, by the names of Python."""
-    names = [name.replace("-", "_") for name in table]
-    values = {name: getattr(options, name) for name in names}
-    return {name: value for name, value in values.items() if value is not None}
+def _python(name: str) -> str:
+    return name.replace("-", "_")
