@@ -6,7 +6,7 @@ import argparse
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ EXAMPLES = (
     "toyserve serve --policy priority --num-blocks 64 --preemption swap --num-host-blocks 64",
     "toyserve serve --model gpt2 --host 0.0.0.0 --api-key SECRET",
 )
-_SERVER = {
+_SERVER: Mapping[str, tuple[Callable[[str], Any], str]] = {
     "host": (str, "address to listen at (127.0.0.1: this machine only)"),
     "port": (whole_number, "port (8000); 0: any that is free"),
     "model-name": (str, "what clients call the model"),

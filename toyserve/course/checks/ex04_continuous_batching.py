@@ -10,6 +10,7 @@ import numpy as np
 from toyserve.course.checks.part import Case, Part, Wrong
 from toyserve.course.checks.runs import (
     close,
+    numbered,
     one_timeline,
     require_all_served,
     require_number,
@@ -187,8 +188,7 @@ def rush(seed: int) -> dict[str, Any]:
     arrivals = np.cumsum(rng.exponential(1 / 16, 48))
     prompts = rng.integers(200, 1200, 48)
     answers = np.minimum(20 + rng.exponential(60, 48), 250).astype(int)
-    rows = zip(arrivals, prompts, answers, strict=True)
-    requests = [[f"r{i}", round(float(t), 3), int(p), int(a)] for i, (t, p, a) in enumerate(rows)]
+    requests = numbered(arrivals, prompts, answers)
     case = {"what": "your rush hour on an A100", "gpu": "a100", "requests": requests}
     ttft, tpot = latencies(case, 8 + seed % 9)
     return case | {"ttft_ms": round(1.03 * ttft), "tpot_ms": round(1.03 * tpot, 1)}

@@ -11,6 +11,7 @@ from toyserve.costs import cost_model
 from toyserve.course.checks.part import Case, Part, Wrong
 from toyserve.course.checks.runs import (
     close,
+    numbered,
     require_all_served,
     require_number,
     same_schedule,
@@ -336,8 +337,7 @@ def hour_of(seed: int) -> dict[str, Any]:
     arrivals = np.cumsum(rng.exponential(1 / 14, 70))
     prompts = rng.integers(300, 3500, 70)
     answers = np.clip(rng.lognormal(np.log(60), 0.7, 70), 12, 200).astype(int)
-    rows = zip(arrivals, prompts, answers, strict=True)
-    requests = [[f"r{i}", round(float(t), 3), int(p), int(a)] for i, (t, p, a) in enumerate(rows)]
+    requests = numbered(arrivals, prompts, answers)
     case = {"what": "your hour", "model": MODEL, "blocks": 20_000, "requests": requests}
     first, gap = latencies(case, 16 * int(rng.integers(16, 31)))
     return case | {"ttft_ms": round(1.06 * first), "itl_ms": round(1.08 * gap, 1)}

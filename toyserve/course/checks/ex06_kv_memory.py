@@ -13,6 +13,7 @@ from toyserve.costs import RooflineCostModel, cost_model, get_hardware, get_mode
 from toyserve.course.checks.part import Case, Part, Picture, Wrong
 from toyserve.course.checks.runs import (
     close,
+    numbered,
     require_all_served,
     require_number,
     same_schedule,
@@ -489,8 +490,7 @@ def evening(seed: int) -> dict[str, Any]:
     arrivals = np.sort(rng.uniform(0, 1, 48))
     prompts = rng.integers(16, 120, 48)
     answers = np.clip(rng.lognormal(np.log(70), 0.9, 48), 8, 900).astype(int)
-    rows = zip(arrivals, prompts, answers, strict=True)
-    requests = [[f"r{i}", round(float(t), 3), int(p), int(a)] for i, (t, p, a) in enumerate(rows)]
+    requests = numbered(arrivals, prompts, answers)
     case = {"what": "your evening", "blocks": 320, "requests": requests}
     longest = sorted(int(p + a) for p, a in zip(prompts, answers, strict=True))[-4]
     wait = outcome(case, longest + 24)[1]  # some room between the two targets

@@ -10,6 +10,7 @@ from toyserve.costs import RooflineCostModel, cost_model
 from toyserve.course.checks.part import Case, Part, Wrong
 from toyserve.course.checks.runs import (
     close,
+    numbered,
     one_timeline,
     require_all_served,
     require_number,
@@ -253,8 +254,7 @@ def crowd(seed: int) -> dict[str, Any]:
     arrivals = np.cumsum(rng.exponential(1 / 25, 60))
     prompts = rng.integers(100, 400, 60)
     answers = np.clip(rng.lognormal(np.log(160), 0.9, 60), 32, 900).astype(int)
-    rows = zip(arrivals, prompts, answers, strict=True)
-    requests = [[f"r{i}", round(float(t), 3), int(p), int(a)] for i, (t, p, a) in enumerate(rows)]
+    requests = numbered(arrivals, prompts, answers)
     case = {"what": "your crowd", "blocks": 360, "requests": requests}
     pauses, rate = outcome(case, 0.06)
     return case | {"pauses": pauses + 1, "tokens_per_s": int(0.985 * rate)}

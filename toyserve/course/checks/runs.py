@@ -26,6 +26,12 @@ from toyserve.workload_types import Workload, WorkloadRequest
 MAX_STEPS = 20_000
 
 
+def numbered(arrivals: Any, prompts: Any, answers: Any) -> list[list[Any]]:
+    """Drawn seconds and tokens as the requests r0, r1, … of a case."""
+    rows = zip(arrivals, prompts, answers, strict=True)
+    return [[f"r{i}", round(float(t), 3), int(p), int(a)] for i, (t, p, a) in enumerate(rows)]
+
+
 def workload_of(case: Case) -> Workload:
     """The requests of a case: ``[id, arrival, prompt, answer]``, and a dict of further fields."""
     requests = []
