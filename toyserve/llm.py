@@ -18,6 +18,7 @@ from toyserve.llm_arguments import (
     Prompt,
     as_prompts,
     check_max_model_len,
+    check_memory,
     check_seed,
     host_blocks,
     one_each,
@@ -120,6 +121,7 @@ class LLM:
         )
         self.tokenizer = Tokenizer.load(self.source)
         self.model = GPT2(config, weights, self.device, self.dtype)
+        check_memory(self.scheduler, self.kv, config, self.dtype, self.device)
         pool = KVPool(
             config.n_layer,
             config.n_head,
@@ -128,7 +130,7 @@ class LLM:
             self.kv.block_size,
             self.device,
             self.dtype,
-            host_blocks(self.scheduler, self.kv, config, self.dtype, self.device),
+            host_blocks(self.scheduler),
         )
         backend = make_attention(attention, pool)
         self.attention = "triton" if isinstance(backend, TritonAttention) else "torch"

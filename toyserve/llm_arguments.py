@@ -102,18 +102,14 @@ def check_seed(seed: object) -> None:
         raise ValueError(f"seed is {seed!r}: it must be a whole number")
 
 
-def host_blocks(
+def check_memory(
     scheduler: Scheduler,
     kv: KVManager,
     config: GPT2Config,
     dtype: torch.dtype,
     device: torch.device,
-) -> int:
-    """The scheduler's swap space in blocks, after a look at the memory that device and host have.
-
-    Raises ValueError when the KV pool or the swap space could not fit.
-    """
-    num_host_blocks = getattr(scheduler, "num_host_blocks", 0)
+) -> None:
+    """Raise ValueError when the KV pool cannot fit the device, or the swap space the host."""
     block_bytes = 2 * config.n_layer * config.n_embd * dtype.itemsize * kv.block_size
     host_bytes = None
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
@@ -125,6 +121,10 @@ def host_blocks(
             f"num_blocks is {kv.num_blocks}: at {block_bytes} bytes a block that is "
             f"{kv.num_blocks * block_bytes} bytes of KV, and {device} has {device_bytes}"
         )
-    if num_host_blocks and host_bytes is not None:
-        check_host_memory(num_host_blocks, block_bytes, host_bytes)
-    return num_host_blocks
+    if host_bytes is not None:
+        check_host_memory(host_blocks(scheduler), block_bytes, host_bytes)
+
+
+def host_blocks(scheduler: Scheduler) -> int:
+    """The scheduler's swap space; a learner's own may have none."""
+    return getattr(scheduler, "num_host_blocks", 0)

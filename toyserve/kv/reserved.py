@@ -17,8 +17,7 @@ class ReservedKV:
 
     def __init__(self, num_blocks: int, block_size: int = 16, *, max_model_len: int) -> None:
         self.pool = BlockPool(num_blocks, block_size)
-        self.num_blocks = num_blocks = self.pool.num_blocks
-        self.block_size = block_size
+        self.num_blocks, self.block_size = self.pool.num_blocks, self.pool.block_size
         self.max_model_len = max_model_len
         # The last token of a sequence is never run, so it needs no slot.
         self.blocks_per_request = blocks_for(max(1, max_model_len - 1), block_size)
