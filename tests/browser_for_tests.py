@@ -41,6 +41,10 @@ STATE = """() => {
   return {total: code.length, status: kernel?.status ?? 'none',
           done: code.filter(w => w.model.executionCount !== null).length};
 }"""
+READY = """() => {
+  const context = window.jupyterapp?.shell.currentWidget?.sessionContext;
+  return context?.isReady && context.session?.kernel?.status === 'idle';
+}"""
 SCROLL = """async text => {
   const notebook = window.jupyterapp.shell.currentWidget.content;
   const index = notebook.widgets.findIndex(w => w.model.sharedModel.getSource().includes(text));
@@ -134,7 +138,9 @@ def run_all(page: Any, limit: float) -> None:
 
 
 def start_all(page: Any) -> None:
-    """Run > Run All Cells, through the menu."""
+    """Run > Run All Cells, through the menu, once the notebook in front has its kernel: JupyterLab
+    drops what is run before (and a page that shows its first cell may still wait for a kernel)."""
+    page.wait_for_function(READY, timeout=60_000)
     page.locator(".lm-MenuBar-itemLabel", has_text="Run").first.click()
     page.locator(".lm-Menu-itemLabel", has_text="Run All Cells").first.click()
 
