@@ -180,7 +180,7 @@ def _run_in_child(job: dict[str, Any]) -> dict[str, Any]:
 def online_softmax_steps(
     problem: PagedProblem, *, sequence: int, new_token: int, head: int, tile: int
 ) -> list[SoftmaxStep]:
-    """One row of the attention by hand: a step per tile of visible keys, in natural units."""
+    """A softmax taken tile by tile with a running maximum and sum: one row, by hand."""
     start = int(problem.query_start_loc[sequence])
     num_new = int(problem.query_start_loc[sequence + 1]) - start
     if not 0 <= new_token < num_new:

@@ -22,7 +22,7 @@ class Clock(Protocol):
 
 
 class WallClock:
-    """What happens on this machine. Another thread may end a wait early with ``wake``."""
+    """The time that passes on this machine. Another thread may end a wait early with ``wake``."""
 
     def __init__(self) -> None:
         self._woken = threading.Event()

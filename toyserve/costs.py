@@ -62,11 +62,12 @@ class PartCost:
 
     @property
     def bound(self) -> Literal["memory", "compute"]:
+        """Memory-bound if the bytes take longer than the arithmetic, else compute-bound."""
         return "memory" if self.memory_time >= self.compute_time else "compute"
 
     @property
     def intensity(self) -> float:
-        """FLOPs per byte; 0 when nothing is moved."""
+        """FLOPs done per byte moved; 0 when nothing is moved."""
         return self.num_flops / self.num_bytes if self.num_bytes else 0.0
 
 

@@ -67,7 +67,10 @@ class Engine:
     # -- the loop -------------------------------------------------------------------------------
 
     def step(self) -> StepRecord | None:
-        """Schedule, execute, update, record. None when there was nothing to run yet."""
+        """One run of the model for the whole batch: schedule, execute, update, record.
+
+        None when there was nothing to run yet.
+        """
         start_time = self._begin()
         plan = self.scheduler.schedule()
         if self.check:

@@ -52,7 +52,7 @@ _DONE = (FinishReason.STOP, FinishReason.LENGTH)
 
 
 def percentile(values: Sequence[float], q: float) -> float:
-    """The q-th percentile (0 .. 100) by linear interpolation between the two nearest ranks.
+    """The value below which q % of all lie (q: 0 .. 100), interpolated linearly between two ranks.
 
     The same as numpy's default method, "linear": rank ``q / 100 * (n - 1)`` of the sorted values.
     Raises ValueError without a value.
@@ -87,23 +87,23 @@ def distribution_ms(seconds: Iterable[float | None]) -> dict[str, float | int | 
 
 
 def ttft(record: RequestRecord) -> float | None:
-    """Seconds from arrival to the first token; None without one."""
+    """Time to first token: seconds from arrival, the queue included; None without one."""
     return record.token_times[0] - record.arrival_time if record.token_times else None
 
 
 def tpot(record: RequestRecord) -> float | None:
-    """Mean seconds per token after the first; None with fewer than two tokens."""
+    """Time per output token: mean seconds per token after the first; None with fewer than two."""
     times = record.token_times
     return (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else None
 
 
 def itl(record: RequestRecord) -> list[float]:
-    """Seconds of each gap between two neighbouring tokens."""
+    """Inter-token latency: seconds of each gap between two neighbouring tokens."""
     return [b - a for a, b in itertools.pairwise(record.token_times)]
 
 
 def e2e(record: RequestRecord) -> float | None:
-    """Seconds from arrival to the end; None while it runs and if it never produced a token."""
+    """End to end: seconds from arrival to the end; None while it runs, or without a token."""
     if record.finish_time is None or not record.token_times:
         return None
     return record.finish_time - record.arrival_time
@@ -147,7 +147,10 @@ def end_time(records: Iterable[RequestRecord]) -> float:
 
 
 def goodput(records: Sequence[RequestRecord], makespan: float) -> dict[str, Any] | None:
-    """How many of those with targets met them, per second too; None if nobody has a target."""
+    """Requests that met all the targets they carry: how many, and how many per second.
+
+    None if nobody has a target.
+    """
     with_targets = [r for r in records if has_targets(r)]
     if not with_targets:
         return None

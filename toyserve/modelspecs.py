@@ -17,8 +17,11 @@ class ModelSpec:
 
     gated_mlp: three matrices (gate, up, down) instead of two. tied_head: the output matrix is the
     embedding table. num_positions: rows of a learned position table, 0 with rotary positions.
-    num_experts, experts_per_token: 1 and 1 for a dense model. sliding_window: a token attends to at
-    most so many tokens, itself included, in every layer; None for full attention.
+    num_kv_heads: sets of keys and values per layer; where it is less than num_heads, several query
+    heads share one (GQA, grouped-query attention).
+    num_experts, experts_per_token: MLPs per layer, and how many of them a token goes through (MoE,
+    mixture of experts); 1 and 1 for a dense model. sliding_window: a token attends to at most so
+    many tokens, itself included, in every layer; None for full attention.
     """
 
     name: str
@@ -92,7 +95,7 @@ class ModelSpec:
 
     @property
     def active_params(self) -> int:
-        """Those that one token meets: all of them unless the model has experts."""
+        """Weights that one token meets: all of them unless the model has experts."""
         idle = (self.num_experts - self.experts_per_token) * self.expert_params
         return self.total_params - self.num_layers * idle
 
@@ -108,7 +111,7 @@ class ModelSpec:
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * dtype_bytes(self.kv_dtype)
 
     def with_dtypes(self, weight: str | None = None, kv: str | None = None) -> ModelSpec:
-        """The same model with its weights or its KV cache stored in another type."""
+        """Quantisation: the same model, weights or KV cache stored in another (smaller) type."""
         return dataclasses.replace(
             self, weight_dtype=weight or self.weight_dtype, kv_dtype=kv or self.kv_dtype
         )

@@ -91,7 +91,7 @@ class RequestRecord:
 
 
 class Recording:
-    """What an engine did. ``steps`` and ``requests`` are what pictures and metrics read.
+    """What an engine did, step by step; pictures and metrics read ``steps`` and ``requests``.
 
     keep_steps=False keeps only requests and the totals, for traces of many thousand requests.
     """

@@ -107,7 +107,7 @@ class Request:
         self.num_prompt_tokens = len(prompt_token_ids)
         self.params = params or SamplingParams()
         self.user = user
-        self.priority = priority  # lower is more urgent, as in a Unix process
+        self.priority = priority  # the class: lower is more urgent, as in a Unix process
         self.ttft_target = ttft_target
         self.tpot_target = tpot_target
 
@@ -118,8 +118,8 @@ class Request:
         # The sequence ends here at the latest; the engine lowers it to the model's context limit.
         self.max_num_tokens = self.num_prompt_tokens + self.params.max_tokens
 
-        self.block_table: list[int] = []  # logical block i -> physical block
-        self.num_slots = 0  # KV positions that block_table has room for
+        self.block_table: list[int] = []  # page of the sequence -> the block that holds it
+        self.num_slots = 0  # room in block_table; one slot holds one token's keys and values
 
         self.arrival_time = arrival_time
         self.first_scheduled_time: float | None = None

@@ -7,6 +7,9 @@ from typing import Literal, NamedTuple
 
 from toyserve.schedulers.output import SchedulerOutput
 
+# prefill: requests read their prompts, whole or in pieces, and whoever has read the last position
+# gets a first token. decode: each request in the batch runs its newest token and gets the next.
+# mixed: some do the one and some the other.
 StepPhase = Literal["prefill", "decode", "mixed"]
 
 

@@ -58,8 +58,8 @@ class KVManager(Protocol):
     ``in_the_way(request)`` (whose leaving could let the request grow).
     """
 
-    num_blocks: int
-    block_size: int
+    num_blocks: int  # the pool: all the blocks there are
+    block_size: int  # a block: so many neighbouring slots, the unit in which KV memory is given out
 
     @property
     def num_free_blocks(self) -> int:
@@ -99,7 +99,8 @@ class BlockPool:
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.num_blocks, self.block_size = pool_size(num_blocks, block_size)
-        # A stack: the block freed last is warm in the CPU's cache. Lowest numbers come out first.
+        # The free list: the blocks that nobody has. A stack, as the block freed last is warm in the
+        # CPU's cache; lowest numbers come out first.
         self.free_blocks = list(range(self.num_blocks - 1, -1, -1))
         self.events: list[BlockEvent] = []
 

@@ -50,10 +50,11 @@ class SharingPool:
         self.num_blocks, self.block_size = pool_size(num_blocks, block_size)
         self.hash_block = hash_block
         self.free_blocks = list(range(self.num_blocks - 1, -1, -1))
-        self.ref_counts = [0] * self.num_blocks
+        self.ref_counts = [0] * self.num_blocks  # how many requests use each block right now
         self.by_name: dict[int, CachedBlock] = {}
         self.by_block: dict[int, CachedBlock] = {}
-        self.unused: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        # LRU: cached blocks that nobody uses, the least recently used first, for it is taken first.
+        self.unused: OrderedDict[int, None] = OrderedDict()
         # request -> the cached blocks of its sequence so far (its own, or others' just like them)
         self.chains: dict[Request, list[CachedBlock]] = {}
         # matched, but not allocated yet: the block to copy, if the whole sequence was found
@@ -137,7 +138,7 @@ class SharingPool:
         return cached
 
     def forget(self, cached: CachedBlock) -> None:
-        """It is no longer to be found; its block is free if nobody refers to it."""
+        """Evict: what the block holds is forgotten; it is free if nobody refers to it."""
         del self.by_name[cached.name], self.by_block[cached.block]
         cached.forgotten = True
         self.events.append(BlockEvent("evict", cached.block, ""))

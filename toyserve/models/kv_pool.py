@@ -9,8 +9,11 @@ from torch import Tensor
 
 
 class KVPool:
-    """``data`` is [num_layers, num_blocks, block_size, 2, num_heads, head_dim]; index 0 of the 2
-    holds keys, 1 values, so that one gather of a whole block brings both."""
+    """The KV cache: the keys and values of all tokens so far, so that none is computed twice.
+
+    ``data`` is [num_layers, num_blocks, block_size, 2, num_heads, head_dim]; index 0 of the 2
+    holds keys, 1 values, so that one gather of a whole block brings both.
+    """
 
     def __init__(
         self,

@@ -11,9 +11,9 @@ from toyserve.request import Request
 class Priority:
     """Lower ``request.priority`` is more urgent; it may take the slot or memory of a running one.
 
-    aging: seconds of waiting that are worth one class. A request of class p that came at time t
-    stands where one of class 0 stands that came at ``t + p * aging``. Both age alike, so the order
-    of two requests never changes, and nobody pushes out whoever pushed it out.
+    aging: waiting makes more urgent; so many seconds are worth one class. A request of class p that
+    came at time t stands where one of class 0 stands that came at ``t + p * aging``. Both age
+    alike, so the order of two requests never changes, and nobody pushes out whoever pushed it out.
     Guarantees: of two that came together the more urgent goes first. And, with aging, a bound:
     whoever comes more than ``(p - q) * aging`` seconds after a request of class p is behind it,
     even if its class is q; the wait is at most first-come-first-served's with that much later work

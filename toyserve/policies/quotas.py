@@ -14,7 +14,7 @@ from toyserve.sampling_params import is_int, is_number
 
 @dataclass(frozen=True)
 class Quota:
-    """The limits of one user; None: no limit.
+    """The most that one user may have, in requests, KV blocks or tokens per second; None: no limit.
 
     max_running: requests at a time. max_kv_blocks: KV blocks at a time, each request counted at the
     longest it may become, so that the limit is never passed. tokens_per_second: on average;

@@ -24,7 +24,8 @@ from toyserve.request import FinishReason, Request, RequestStatus
 from toyserve.sampling_params import is_number
 from toyserve.schedulers.output import SchedulerOutput, StepResult
 
-# What becomes of a paused request's KV: thrown away and computed again, or kept on the host.
+# What becomes of a paused request's KV. recompute: it is thrown away, and prompt and answer so far
+# are run again on its return. swap: it goes to the host's memory, and back on its return.
 Preemption = Literal["recompute", "swap"]
 
 
@@ -35,6 +36,7 @@ class Scheduler:
     admission. The engine calls ``attach`` once, then ``add``, ``abort``, ``schedule`` and
     ``update_from_output``.
 
+    max_running: slots, the places in the batch; at most so many requests run at a time.
     watermark: the share of blocks that admissions leave free, for the running to grow into.
     num_host_blocks: swap space; a victim that does not fit there is recomputed after all.
     """
@@ -67,8 +69,8 @@ class Scheduler:
                 f"num_host_blocks is {num_host_blocks}, but preemption is {preemption!r}: only "
                 f"preemption='swap' uses host blocks"
             )
-        self.waiting: deque[Request] = deque()
-        self.running: list[Request] = []
+        self.waiting: deque[Request] = deque()  # the queue: who has come and does not run yet
+        self.running: list[Request] = []  # the batch: requests that share a step, one row each
 
     def attach(self, kv: KVManager, policy: Policy, clock: Clock) -> None:
         """Hand over the parts that a scheduler uses but does not own.

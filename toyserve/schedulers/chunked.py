@@ -1,4 +1,4 @@
-"""Chunked prefill: a budget of tokens per step; decodes first, what is left goes to prompts.
+"""Chunked prefill: a prompt is read in pieces, of what the decodes leave of each step's budget.
 
 Agrawal et al., "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve", OSDI 2024.
 """
@@ -13,7 +13,9 @@ from toyserve.schedulers.output import SchedulerOutput
 class ChunkedScheduler(Scheduler):
     """Continuous batching in which no step is longer than ``token_budget`` tokens.
 
-    max_chunk: at most so many prompt tokens of one request per step (None: only the budget limits).
+    token_budget: how many tokens one step may hold, of all requests together.
+    max_chunk: how long a chunk, the piece of a prompt that one step reads, may be (None: only the
+    budget limits it).
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""The thread that turns the engine's crank. Everybody else leaves orders, done between two steps.
+"""The one thread that touches the engine. Everybody else leaves orders, done between two steps.
 
-An engine is not made for several threads, so this one alone touches it. ``submit`` and ``abort``
-may be called from anywhere and come back at once.
+An engine is not made for several threads. ``submit`` and ``abort`` may be called from anywhere and
+come back at once.
 """
 
 from __future__ import annotations

@@ -29,9 +29,10 @@ LOOKS = (("o", "-"), ("s", "--"), ("D", "-."), ("^", ":"))
 
 
 def knee(points: Sequence[tuple[float, float]], limit: float) -> float | None:
-    """The last rate before the first value above ``limit``; points are (rate, value), ascending.
+    """The last rate before the first at which the value is above ``limit``.
 
-    None if no value is above it, or the first already is: the boundary was not measured.
+    points: (rate, value), ascending. None if no value is above it, or the first already is: the
+    boundary was not measured.
     """
     for number, (_, value) in enumerate(points):
         if value > limit:
