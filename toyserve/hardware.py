@@ -28,7 +28,8 @@ def dtype_bytes(dtype: str) -> float:
 class HardwareSpec:
     """One device. Peaks are what the vendor prints, dense (without structured sparsity).
 
-    memory_bytes: device memory. bandwidth: bytes/s out of that memory. peak_flops: FLOP/s by dtype.
+    memory_bytes: device memory. peak_flops: FLOP/s by dtype.
+    bandwidth: bytes per second between device memory and the arithmetic.
     launch_time: seconds that a step costs whatever is in it (starting the kernels, the host's
     share). pcie_bandwidth: to the host's memory, bytes/s in one direction.
     """

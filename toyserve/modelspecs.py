@@ -17,11 +17,12 @@ class ModelSpec:
 
     gated_mlp: three matrices (gate, up, down) instead of two. tied_head: the output matrix is the
     embedding table. num_positions: rows of a learned position table, 0 with rotary positions.
-    num_kv_heads: sets of keys and values per layer; where it is less than num_heads, several query
-    heads share one (GQA, grouped-query attention).
-    num_experts, experts_per_token: MLPs per layer, and how many of them a token goes through (MoE,
-    mixture of experts); 1 and 1 for a dense model. sliding_window: a token attends to at most so
-    many tokens, itself included, in every layer; None for full attention.
+    num_kv_heads: with grouped-query attention (GQA) fewer than num_heads, as several query heads
+    share one set of keys and values.
+    num_experts, experts_per_token: a mixture of experts (MoE) has many MLPs per layer, of which a
+    token goes through a few; 1 and 1 for a dense model.
+    sliding_window: a token attends to at most so many tokens, itself included, in every layer; None
+    for full attention.
     """
 
     name: str

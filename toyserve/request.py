@@ -118,7 +118,7 @@ class Request:
         # The sequence ends here at the latest; the engine lowers it to the model's context limit.
         self.max_num_tokens = self.num_prompt_tokens + self.params.max_tokens
 
-        self.block_table: list[int] = []  # page of the sequence -> the block that holds it
+        self.block_table: list[int] = []  # for each page of the sequence, the block that holds it
         self.num_slots = 0  # room in block_table; one slot holds one token's keys and values
 
         self.arrival_time = arrival_time

@@ -17,7 +17,8 @@ import re
 import tokenize
 from pathlib import Path
 
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[\"'(`*]*[A-Z0-9]|[a-z_]+: )")
+# A capital, a bracket, a name in quotes or the next entry ("name, other: …") begins a sentence.
+_SENTENCE_END = re.compile(r"(?<=[^.][.!?])\s+(?=[\"'*]*[A-Z0-9]|\(|`|[a-z_]+(?:, [a-z_]+)*: )")
 _DEFINED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -52,7 +53,7 @@ def first_sentence(text: str) -> str:
     """The first sentence of the first paragraph, as Markdown, with a capital and a full stop."""
     paragraph = " ".join(text.strip().split("\n\n")[0].split())
     sentence = _SENTENCE_END.split(paragraph)[0].replace("``", "`").rstrip(".;,: ")
-    return f"{sentence[:1].upper()}{sentence[1:]}."
+    return f"{sentence[:1].upper()}{sentence[1:]}{'' if sentence[-1:] in '?!…' else '.'}"
 
 
 def _member(node: ast.AST | None, name: str) -> ast.AST | None:

@@ -1,373 +1,189 @@
-"""The course's words in one place: what each means, where it is met first, and its code.
+"""The course's words: what each means, the lesson that introduces it, and the code that says so.
 
-python -m toyserve.course.glossary           # write lessons/glossary.md
-python -m toyserve.course.glossary --check   # fail if the file is not what this module makes
+    python -m toyserve.course.glossary           # write lessons/glossary.md
+    python -m toyserve.course.glossary --check   # fail if the file is not what this module makes
+
+A meaning is taken from the code's own docstring (``definitions.py``), else from the table of words
+of the lesson that brings it. Only what neither explains is written down for the glossary, in
+``lessons/source/glossary.toml``, which also says which code each word belongs to.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
+import sys
+import tomllib
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from importlib import import_module
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-TARGET = Path(__file__).resolve().parents[2] / "lessons/glossary.md"
+from toyserve.course.definitions import definition, first_sentence
+
+ROOT = Path(__file__).resolve().parents[2]
+LESSONS = ROOT / "lessons"
+_ROW = re.compile(r"^\| (\*\*[^|]+?)\s*\| ([^|]+?)\s*\|", re.MULTILINE)
+_BOLD = re.compile(r"\*\*([^*]+?)\*\*")
+MAX_WORDS = 3  # of a term; what is longer and bold is a sentence
+
+
+class GlossaryError(Exception):
+    """One sentence for the author: what the glossary cannot be made from."""
 
 
 @dataclass(frozen=True)
 class Term:
-    """One word. lesson: the number of the lesson that introduces it. symbol: module:name."""
+    """One word. lesson: the number of the one that introduces it. place: ``path::symbol`` of the
+    code whose sentence ``meaning`` is; None for an idea that no piece of code is."""
 
     name: str
     meaning: str
     lesson: str
-    symbol: str
+    place: str | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """One lesson as it was written: all of it, and its prose alone, as Markdown."""
+
+    file: str  # "04_continuous_batching"
+    text: str
 
     @property
-    def object(self) -> Any:
-        """What the symbol names. Raises AttributeError or ImportError if there is no such thing."""
-        module, _, path = self.symbol.partition(":")
-        value: Any = import_module(module)
-        for name in path.split("."):
-            fields = getattr(value, "__dataclass_fields__", {})
-            value = fields[name] if name in fields else getattr(value, name)
-        return value
+    def number(self) -> str:
+        return self.file[:2]
+
+    @cached_property
+    def prose(self) -> str:
+        return "\n".join(line[2:] for line in self.text.splitlines() if line[:2] == "# ")
+
+    @property
+    def title(self) -> str:
+        return self.prose.partition("· ")[2].partition("\n")[0]
 
 
-# One sentence each, sorted by name.
-TERMS = (
-    Term(
-        "active parameters",
-        "The weights that one token meets; of a mixture of experts, only some.",
-        "13",
-        "toyserve.modelspecs:ModelSpec.active_params",
-    ),
-    Term(
-        "aging",
-        "A waiting request's priority rises with time, so that nobody waits for ever.",
-        "10",
-        "toyserve.policies.priority:Priority",
-    ),
-    Term(
-        "arithmetic intensity",
-        "FLOPs per byte moved; below the ridge of the roofline, memory is the limit.",
-        "02",
-        "toyserve.costs:PartCost.intensity",
-    ),
-    Term(
-        "block",
-        "A fixed number of token slots of the KV cache: the unit in which memory is given out.",
-        "06",
-        "toyserve.kv:PagedKV",
-    ),
-    Term(
-        "block table",
-        "For each request, the physical block that holds each of its pages.",
-        "07",
-        "toyserve.request:Request",
-    ),
-    Term(
-        "chunked prefill",
-        "A long prompt is run in pieces, beside everybody's decodes.",
-        "05",
-        "toyserve.schedulers:ChunkedScheduler",
-    ),
-    Term(
-        "continuous batching",
-        "Whoever has finished leaves between two steps and whoever waits takes the place.",
-        "04",
-        "toyserve.schedulers:ContinuousScheduler",
-    ),
-    Term(
-        "copy-on-write",
-        "A shared block is copied before somebody writes to it, and the copy is written.",
-        "12",
-        "toyserve.kv.prefix:SharingPool",
-    ),
-    Term(
-        "cost model",
-        "What says how long a step would take on some GPU with some model.",
-        "02",
-        "toyserve.costs:RooflineCostModel",
-    ),
-    Term(
-        "deadline",
-        "When a user was promised the first token; the earliest may go first.",
-        "10",
-        "toyserve.policies:Deadline",
-    ),
-    Term(
-        "decode",
-        "A step of a request that runs one token and yields the next.",
-        "00",
-        "toyserve.stepshape:StepShape",
-    ),
-    Term(
-        "evict",
-        "To forget what a cached block holds, because the block is needed.",
-        "12",
-        "toyserve.kv.prefix:SharingPool.forget",
-    ),
-    Term(
-        "fair share",
-        "Users take turns, counted in tokens: whoever has been given least goes next.",
-        "10",
-        "toyserve.policies.fair_share:FairShare",
-    ),
-    Term(
-        "FCFS",
-        "First come, first served.",
-        "01",
-        "toyserve.policies.fcfs:FCFS",
-    ),
-    Term(
-        "fragmentation",
-        "Memory nobody can use: free in small pieces (external), or taken and empty (internal).",
-        "06",
-        "toyserve.kv:ContiguousKV",
-    ),
-    Term(
-        "goodput",
-        "Requests per second that met their targets.",
-        "11",
-        "toyserve.metrics:goodput",
-    ),
-    Term(
-        "GQA",
-        "Grouped-query attention: several query heads share one KV head.",
-        "13",
-        "toyserve.modelspecs:ModelSpec.num_kv_heads",
-    ),
-    Term(
-        "head-of-line blocking",
-        "A large request at the front makes small ones behind it wait.",
-        "01",
-        "toyserve.schedulers:SequentialScheduler",
-    ),
-    Term(
-        "hit rate",
-        "Prompt tokens found in the prefix cache, of all prompt tokens.",
-        "12",
-        "toyserve.kv:KVManager.match_prefix",
-    ),
-    Term(
-        "ITL",
-        "Inter-token latency: each gap between two tokens of a user.",
-        "01",
-        "toyserve.metrics:itl",
-    ),
-    Term(
-        "kernel",
-        "A function that the GPU runs many times at once, each time for another part of the work.",
-        "08",
-        "toyserve_kernels.decode_attention:decode_attention",
-    ),
-    Term(
-        "knee",
-        "The highest arrival rate at which p95 is still within its target.",
-        "11",
-        "toyserve.viz.load:knee",
-    ),
-    Term(
-        "KV cache",
-        "The keys and values of all tokens so far, kept so that they need not be computed again.",
-        "00",
-        "toyserve.kv:KVManager",
-    ),
-    Term(
-        "LRU",
-        "Least recently used: what nobody has used for longest is evicted first.",
-        "12",
-        "toyserve.kv.prefix:SharingPool.take",
-    ),
-    Term(
-        "MoE",
-        "Mixture of experts: many MLPs in a layer, of which each token uses a few.",
-        "13",
-        "toyserve.modelspecs:ModelSpec.active_params",
-    ),
-    Term(
-        "online softmax",
-        "A softmax taken tile by tile with a running maximum and sum; exact.",
-        "08",
-        "toyserve_kernels.playground:online_softmax_steps",
-    ),
-    Term(
-        "open loop",
-        "Users arrive when they like, whether or not others have been served.",
-        "11",
-        "toyserve.workload:poisson",
-    ),
-    Term(
-        "page",
-        "Sixteen neighbouring positions of a request; the block table says which block holds it.",
-        "07",
-        "toyserve.request:Request",
-    ),
-    Term(
-        "percentile",
-        "What so many per cent of the users stay below: p50 is for half of them, p95 for 95 %.",
-        "01",
-        "toyserve.metrics:percentile",
-    ),
-    Term(
-        "policy",
-        "The rule that says who of the waiting goes next, and who is preempted.",
-        "10",
-        "toyserve.policies:Policy",
-    ),
-    Term(
-        "preemption",
-        "A running request is sent out of the batch and comes back later.",
-        "09",
-        "toyserve.schedulers:Scheduler",
-    ),
-    Term(
-        "prefill",
-        "Running a request's prompt; its last position yields the first token.",
-        "00",
-        "toyserve.stepshape:StepShape",
-    ),
-    Term(
-        "prefix cache",
-        "Blocks of earlier requests, found again by what they and all tokens before them hold.",
-        "12",
-        "toyserve.kv.prefix:SharingPool",
-    ),
-    Term(
-        "quantisation",
-        "Storing numbers in fewer bits, such as 8 or 4 instead of 16.",
-        "13",
-        "toyserve.modelspecs:ModelSpec.with_dtypes",
-    ),
-    Term(
-        "quota",
-        "The most that one user may have at a time, in requests, KV blocks or tokens per second.",
-        "10",
-        "toyserve.policies.quotas:Quotas",
-    ),
-    Term(
-        "recording",
-        "Everything a run did, step by step; every picture is drawn from it.",
-        "00",
-        "toyserve.recording:Recording",
-    ),
-    Term(
-        "reference count",
-        "How many requests use a block right now.",
-        "12",
-        "toyserve.kv.prefix:SharingPool.give_back",
-    ),
-    Term(
-        "roofline",
-        "The best a machine can do at each arithmetic intensity.",
-        "02",
-        "toyserve.viz:roofline",
-    ),
-    Term(
-        "scheduler",
-        "The code that decides, before each step, who runs how many tokens.",
-        "00",
-        "toyserve.schedulers:Scheduler",
-    ),
-    Term(
-        "sliding window",
-        "A token attends to at most so many tokens before it; older KV can go.",
-        "13",
-        "toyserve.modelspecs:ModelSpec.sliding_window",
-    ),
-    Term(
-        "slot",
-        "A place in the batch, or room for one token in the KV cache.",
-        "00",
-        "toyserve.schedulers:Scheduler",
-    ),
-    Term(
-        "starvation",
-        "A wait without end, because others always go first.",
-        "10",
-        "toyserve.policies.priority:Priority",
-    ),
-    Term(
-        "static batching",
-        "A batch starts together and lets nobody in until all have finished.",
-        "03",
-        "toyserve.schedulers:StaticScheduler",
-    ),
-    Term(
-        "step",
-        "One run of the model for everybody in the batch.",
-        "00",
-        "toyserve.engine:Engine.step",
-    ),
-    Term(
-        "swap",
-        "A preempted request's KV goes to the host's memory and comes back.",
-        "09",
-        "toyserve.kv.swap:SwapSpace",
-    ),
-    Term(
-        "token budget",
-        "How many tokens one step may hold, of all requests together.",
-        "05",
-        "toyserve.schedulers:ChunkedScheduler",
-    ),
-    Term(
-        "TPOT",
-        "Time per output token after the first; undefined for one token.",
-        "01",
-        "toyserve.metrics:tpot",
-    ),
-    Term(
-        "TTFT",
-        "Time to first token, from arrival, queue included.",
-        "01",
-        "toyserve.metrics:ttft",
-    ),
-    Term(
-        "virtual clock",
-        "A clock that moves by what a cost model says instead of waiting.",
-        "04",
-        "toyserve.clock:VirtualClock",
-    ),
-    Term(
-        "wall clock",
-        "The time that passes on this machine.",
-        "04",
-        "toyserve.clock:WallClock",
-    ),
-    Term(
-        "watermark",
-        "A share of the pool that admitting new requests leaves free.",
-        "09",
-        "toyserve.schedulers:Scheduler",
-    ),
-)
+def read_sources(lessons: Path = LESSONS) -> list[Source]:
+    """Every lesson, in order."""
+    paths = sorted((lessons / "source").glob("[0-9][0-9]_*.py"))
+    return [Source(path.stem, path.read_text(encoding="utf-8")) for path in paths]
 
 
-def markdown() -> str:
-    """The generated page: a table, by name."""
-    head = (
-        "<!-- made by: python -m toyserve.course.glossary -->\n# Glossary\n\n"
-        "| term | what it means here | first met in lesson | in the code |\n|---|---|---|---|\n"
-    )
-    rows = (
-        f"| **{t.name}** | {t.meaning} | {t.lesson} | `{t.symbol.replace(':', '.')}` |\n"
-        for t in TERMS
-    )
-    return head + "".join(rows)
+def bold_words(text: str) -> list[str]:
+    """What is bold and short, and no sentence and no heading of a paragraph."""
+    found = (" ".join(match.split()) for match in _BOLD.findall(text))
+    return [w for w in found if len(w.split()) <= MAX_WORDS and w[-1] not in '.?!:",']
+
+
+def table_words(sources: Iterable[Source]) -> dict[str, str]:
+    """The words of the lessons' own tables, as each was explained first."""
+    words: dict[str, str] = {}
+    for source in sources:
+        for cell, meaning in _ROW.findall(source.prose):
+            names = bold_words(cell)
+            if names:  # "**grid**, **launch**": one row, one entry
+                words.setdefault(", ".join(names), first_sentence(meaning))
+    return words
+
+
+def read_terms(lessons: Path = LESSONS, root: Path = ROOT) -> list[Term]:
+    """Every word, by name. Raises GlossaryError for one that cannot be explained or is nowhere."""
+    given = tomllib.loads((lessons / "source/glossary.toml").read_text(encoding="utf-8"))
+    sources = read_sources(lessons)
+    meanings: dict[str, str] = dict(given["ideas"])
+    forms = {name: _parts(name) for name in (*given["code"], *meanings)}
+    taken = {word.lower() for word in (*given["forms"], *given["no_words"])}.union(*forms.values())
+    for name, meaning in table_words(sources).items():
+        if not taken & _parts(name):
+            forms[name], meanings[name] = _parts(name), meaning
+    for form, name in given["forms"].items():
+        if name not in forms:
+            raise GlossaryError(f"{form!r} is to be a form of {name!r}, which is no word")
+        forms[name].add(form.lower())
+    _refuse_strangers(sources, set(given["no_words"]).union(*forms.values()))
+    places: dict[str, str] = given["code"]
+    meanings |= {name: _said(name, at, root, forms[name]) for name, at in places.items()}
+    terms = [
+        Term(name, meaning, _first_lesson(forms[name], sources), places.get(name))
+        for name, meaning in meanings.items()
+    ]
+    return sorted(terms, key=lambda term: term.name.lower())
+
+
+def _parts(name: str) -> set[str]:
+    """The whole and, of "grid, launch", each."""
+    return {name.lower(), *name.lower().split(", ")}
+
+
+def _refuse_strangers(sources: Iterable[Source], known: set[str]) -> None:
+    bold = {word for source in sources for word in bold_words(source.prose)}
+    strangers = sorted(w for w in bold if w not in known and w.lower() not in known)
+    if strangers:
+        raise GlossaryError(
+            f"bold in a lesson and in no glossary: {', '.join(map(repr, strangers))}; explain it "
+            f"in lessons/source/glossary.toml, or name it under no_words"
+        )
+
+
+def _said(name: str, place: str, root: Path, forms: Collection[str]) -> str:
+    """The code's sentence, without the word itself in front ("Chunked prefill: …")."""
+    try:
+        sentence = definition(place, root)
+    except LookupError as error:
+        raise GlossaryError(f"the word {name!r}: {error}") from None
+    start, _, rest = sentence.partition(": ")
+    word = start.lower().removeprefix("the ").removeprefix("a ")
+    return first_sentence(rest) if rest and word in forms else sentence
+
+
+def _first_lesson(forms: Collection[str], sources: Iterable[Source]) -> str:
+    """The lesson that has the word for its title, else the first that has it bold, or at all."""
+    sources = list(sources)
+    anywhere = re.compile("|".join(rf"(?<!\w){re.escape(form)}(?!\w)" for form in forms))
+    found = [s for s in sources if s.title.lower() in forms]
+    found += [s for s in sources if {w.lower() for w in bold_words(s.prose)} & set(forms)]
+    found += [s for s in sources if anywhere.search(" ".join(s.text.lower().split()))]
+    if not found:
+        raise GlossaryError(f"the word {min(forms)!r} stands in no lesson: it needs no entry")
+    return found[0].number
+
+
+HEAD = """<!-- made by: python -m toyserve.course.glossary -->
+# Glossary
+
+The words of the course. A meaning with code beside it is the first sentence of what that code says
+of itself: the rest stands there. Where there is none, the word is an idea, not a piece of code.
+
+| word | what it means here | first met in | in the code |
+|---|---|---|---|
+"""
+
+
+def markdown(lessons: Path = LESSONS, root: Path = ROOT) -> str:
+    """The generated page: a table, by name, with a link to the lesson of each word."""
+    files = {source.number: source.file for source in read_sources(lessons)}
+    rows = []
+    for term in read_terms(lessons, root):
+        link = f"[{term.lesson}]({files[term.lesson]}.ipynb)"
+        place = f"`{term.place}`" if term.place else "–"
+        rows.append(f"| **{term.name}** | {term.meaning} | {link} | {place} |\n")
+    return HEAD + "".join(rows)
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m toyserve.course.glossary")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if it differs")
-    text = markdown()
-    if not parser.parse_args(argv).check:
-        TARGET.write_text(text, encoding="utf-8", newline="\n")
+    options, target = parser.parse_args(argv), LESSONS / "glossary.md"
+    try:
+        text = markdown()
+    except GlossaryError as error:
+        print(error, file=sys.stderr)
+        return 1
+    if not options.check:
+        target.write_text(text, encoding="utf-8", newline="\n")
         return 0
-    same = TARGET.exists() and TARGET.read_text(encoding="utf-8") == text
-    print(f"{TARGET.name} is {'up to date' if same else 'not what the glossary makes'}")
+    same = target.exists() and target.read_text(encoding="utf-8") == text
+    print(f"{target.name} is {'up to date' if same else 'not what the glossary makes'}")
     return 0 if same else 1
 
 

@@ -20,7 +20,7 @@ class Deadline:
     """
 
     def due(self, request: Request) -> float:
-        """When its user was promised the next token, in seconds on the engine's clock."""
+        """When a request's user was promised the next token, in seconds on the engine's clock."""
         num_tokens = request.num_output_tokens
         if num_tokens == 0:
             target = request.ttft_target

@@ -24,8 +24,8 @@ from toyserve.request import FinishReason, Request, RequestStatus
 from toyserve.sampling_params import is_number
 from toyserve.schedulers.output import SchedulerOutput, StepResult
 
-# What becomes of a paused request's KV. recompute: it is thrown away, and prompt and answer so far
-# are run again on its return. swap: it goes to the host's memory, and back on its return.
+# What becomes of a paused request's KV. recompute: a victim's KV is thrown away, and on its return
+# prompt and answer so far are run again. swap: a victim's KV waits in the host's memory.
 Preemption = Literal["recompute", "swap"]
 
 

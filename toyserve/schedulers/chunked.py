@@ -14,8 +14,7 @@ class ChunkedScheduler(Scheduler):
     """Continuous batching in which no step is longer than ``token_budget`` tokens.
 
     token_budget: how many tokens one step may hold, of all requests together.
-    max_chunk: how long a chunk, the piece of a prompt that one step reads, may be (None: only the
-    budget limits it).
+    max_chunk: at most so many prompt tokens of one request per step (None: only the budget limits).
     """
 
     def __init__(

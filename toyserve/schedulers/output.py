@@ -30,7 +30,7 @@ class SchedulerOutput:
     # Who came in, with how many of its tokens' KV there already (prefix-cache hit, swapped in).
     admitted: dict[Request, int] = field(default_factory=dict)
     preempted: list[Request] = field(default_factory=list)
-    # Copy-on-write: a shared block is copied for the one who will write to it; (from, to), on the
+    # Copy-on-write: a shared block is copied for the one who will write to it. (from, to), on the
     # device.
     block_copies: list[tuple[int, int]] = field(default_factory=list)
     # Per request (device block, host block), in the order of its sequence.

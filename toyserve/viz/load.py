@@ -29,7 +29,7 @@ LOOKS = (("o", "-"), ("s", "--"), ("D", "-."), ("^", ":"))
 
 
 def knee(points: Sequence[tuple[float, float]], limit: float) -> float | None:
-    """The last rate before the first at which the value is above ``limit``.
+    """The last rate before the first whose value (a latency) is above ``limit``.
 
     points: (rate, value), ascending. None if no value is above it, or the first already is: the
     boundary was not measured.
