@@ -48,14 +48,18 @@ def make_engine(policy, workload, slots=4):
     clock = VirtualClock()
     runner = SimulatedRunner(workload.output_lens)
     timed = TimedRunner(runner, cost_model("h100", "llama-3-8b"), clock)
-    parts = {"scheduler": ContinuousScheduler(slots), "kv": PagedKV(20_000), "policy": policy}
-    engine = Engine(runner=timed, clock=clock, **parts)
+    scheduler = ContinuousScheduler(slots)
+    engine = Engine(
+        scheduler=scheduler, kv=PagedKV(20_000), policy=policy, runner=timed, clock=clock
+    )
     for request in workload.requests_for_engine():
         engine.add_request(request)
     return engine
 
 
+# %%
 def bobs(n):
+    """So many of Bob's; in this order: name, arrival in s, prompt tokens, answer tokens."""
     return [WorkloadRequest(f"bob-{i + 1}", 0.0, 20, 10_000, user="bob") for i in range(n)]
 
 
@@ -85,7 +89,8 @@ quiz("10.free-slot")
 quiz("10.next-in-line")
 
 # %% [markdown]
-# Both, measured. Each server runs until Ann has her answer:
+# Both, measured, and two rules more: `FairShare` puts Ann at the front of the queue (you write it further below), and `Quotas`
+# never gives Bob more than three slots. Each server runs until Ann is let in:
 
 
 # %%
@@ -98,7 +103,8 @@ def steps_until_ann_runs(policy, num_long):
     request = engine.requests["ann"]
     while request.first_scheduled_time is None:
         engine.step()
-    return sum(step.start_time >= ann.arrival_time for step in engine.recording.steps) - 1
+    since = [step for step in engine.recording.steps if step.start_time >= ann.arrival_time]
+    return len(since) - 1  # the last of them is her own first
 
 
 cases = {
@@ -124,7 +130,7 @@ assert no_slot == next_in_line > 9_000
 # matters. An office with four users:
 
 # %%
-office = Workload("office", (
+office = Workload("office", (  # name, arrival, prompt, answer, declared limit (max_tokens)
     *(WorkloadRequest(f"bob-{i}", 0.0, 60, 100, 256, user="bob", priority=2, ttft_target=6.0)
       for i in range(24)),
     *(WorkloadRequest(f"ann-{i}", 0.2 + 0.4 * i, 60, 20, 64, user="ann", priority=0,
@@ -142,12 +148,11 @@ for user in ("bob", "ann", "cat", "dan"):
 
 # %% [markdown]
 # Bob crawls a site: everything at once, and he is in no hurry. Ann chats. Cat wants long reports. Dan comes
-# after 2.5 seconds with six questions. How long does each of them wait? (*pauses*, the last column, counts preemptions:
+# after 2.5 seconds with six questions. (The fifth number of each is `max_tokens`, what they *say* they need at most: not yet used.)
+# How long does each of them wait? (*pauses*, the last column, counts preemptions:
 # some rules further below stop a running request, lesson 09.)
 
 # %%
-from toyserve.metrics import jain_index
-
 USERS = ("ann", "bob", "cat", "dan")
 
 
@@ -275,7 +280,8 @@ Mine = MyCounter if solved else Counter
 # ## See it
 #
 # The office again, first come first served against your counter. `compare` lines the two runs up
-# from the *first decision in which they differ*:
+# from the *first decision in which they differ*. Look for Bob: above he has all slots up to step 600, below he comes last.
+# (Boxes too narrow for a name are Ann's.)
 
 # %%
 from toyserve.viz import compare
@@ -312,6 +318,7 @@ quiz("10.round-robin")
 
 
 # %%
+from toyserve.metrics import jain_index
 from toyserve.policies import ShortestFirst
 
 
@@ -372,6 +379,11 @@ def perform(policy):
     return {out.request_id: out for out in llm.replay(stage, style)}, llm.recording
 
 
+def order(run):
+    """Who was let in, first to last."""
+    return [name for step in run.steps for name in step.admitted]
+
+
 # %% tags=["real-model"]
 told, told_run = perform(FCFS())
 taken, taken_run = perform(Mine())
@@ -382,8 +394,7 @@ same = sum(told[name].token_ids == taken[name].token_ids for name in told)
 print(f"{same} of {len(told)} texts are the same under both policies")
 assert same == len(told) or torch.cuda.is_available()
 for name, run in (("FCFS", told_run), ("counter", taken_run)):
-    order = [r for step in run.steps for r in step.admitted]
-    print(f"{name:8} lets in: {' '.join(order)}")
+    print(f"{name:8} lets in: {' '.join(order(run))}")
 
 # %% [markdown]
 # A policy decides *when*, never *what*. Now the waits, on this machine's clock and on the H100's. (The wall-clock
@@ -405,6 +416,7 @@ for column, clock in enumerate(("here", "H100, Llama-3-8B")):
     before, after = both["FCFS"][column], both["counter"][column]
     cells = [f"{1e3 * t:.0f}" for t in (before[0], after[0], before[1], after[1])]
     rows.append((clock, *cells, f"{before[0] / after[0]:.1f} ×"))
+assert order(wall) == order(virtual)  # of the counter, which came last
 header = ("mean wait, ms", "ann, FCFS", "counter", "bob, FCFS", "counter", "ann's gain")
 print(text_table(header, rows))
 
@@ -533,13 +545,16 @@ assert silences[1] < 0.5 < 3 < silences[0]
 draw_tokens({"No lift: idleness is credit": naive, "With the lift: both go on": lifted})
 
 # %% [markdown]
-# From the dotted line on the two lines of the lower picture rise side by side.
-#
+# From the dotted line on the two lines of the lower picture rise at the same pace. In stairs, since four answers of 40 tokens end
+# together, and then all four slots go to whose counter is lower. Ann's line stays above: what she got during his holiday is hers.
+
+# %% [markdown]
 # ## Shortest first, and what it may know
 #
 # Of all orders in which a queue can be worked off, shortest first has the least *mean* wait: everybody behind a short one
 # waits only a little. But somebody must know the lengths. The scheduler sees the prompt and `max_tokens`, which is what the user *declared*; how long the
-# answer will be is known when it is over. Four versions, from perfect to honest:
+# answer will be is known when it is over. FCFS, and four versions from perfect to useless. (The poor prediction is off by a random
+# factor, often two or three either way.)
 
 
 # %%
@@ -597,10 +612,14 @@ assert first_token["shortest first", "document"] < 1.5 * first_token["FCFS", "do
 # %% [markdown]
 # The twenty gain a lot, and the one loses little. But while short ones keep coming, it would never be read at all. (In chunks,
 # lesson 05, its prompt would at least not hold up those who run beside it.)
-#
+
+# %% [markdown]
 # ## Priority classes, aging and the longest wait
 #
-# A stream of urgent requests (class 0) just keeps two slots busy. One request of class 2 comes at the start. (`Priority`
+# A stream of urgent requests (class 0) just keeps two slots busy. One request of class 2 comes at the start.
+#
+# `Priority(0.5)` is priority with aging: half a second of waiting is worth one class, so after a second a request of class 2 stands
+# where one of class 0 stands that has just come. `Priority(math.inf)` is *strict*: no wait is long enough. (`Priority`
 # can also preempt; `displacing=False` switches that off, so that only the queue's order counts.)
 
 
@@ -648,6 +667,7 @@ from toyserve.workload import Lengths, poisson
 
 
 def promised(rate):
+    """300 users; prompts of 20 to 100 tokens, answers of 20 to 120, half of them up to 50."""
     base = poisson(300, rate, seed=3, lengths=Lengths(20, 100, 20, 120, 50))
     even_odd = (0.2, 2.0)
     return Workload("promised", tuple(
@@ -659,6 +679,7 @@ RATES = (5, 8, 9, 10, 12, 16)
 kept = {}
 for name, policy in (("FCFS", FCFS), ("earliest deadline", Deadline)):
     runs = [make_engine(policy(), promised(rate)).run() for rate in RATES]
+    # "goodput": what was good enough, here the requests whose promise was kept
     kept[name] = [100 * run.summary()["goodput"]["share"] for run in runs]
 look = THEMES["light"]
 (ax,) = new_axes((8, 3.2), look)
@@ -683,7 +704,8 @@ assert early[-2] < late[-2]  # in overload
 #
 # ## Who pays?
 #
-# The office again, every policy. The priorities here do preempt, hence their pauses:
+# The office again, every policy. The priorities here do preempt, hence their pauses. (*Bob × 3*: a weight, each of Bob's tokens counts
+# a third, as if he had paid for three.)
 
 # %%
 POLICIES = {
@@ -738,7 +760,7 @@ assert times["fair share"] == times["FCFS"]
 # limit tokens per second, or KV blocks: one enormous prompt takes one slot, but it may take half of the memory.)
 #
 # **Slide it yourself.** How many seconds one class is worth (the last position: strict), and how much
-# Bob's share weighs:
+# Bob's share weighs. (The cell below only draws bars and wires up a slider; nothing in it is new.)
 
 # %%
 from ipywidgets import Image, SelectionSlider, VBox
@@ -784,9 +806,11 @@ by_weight
 
 # %%
 axes = new_axes((9, 3.8), THEMES["light"], 2)
-for ax, (title, policy) in zip(
-    axes, {"Aging 1 s": Priority(1.0), "Weights equal": FairShare()}.items(), strict=True
-):
+titles = {
+    "Aging, 1 s per class: everybody's longest wait is a few seconds, Ann's, too": Priority(1.0),
+    "Fair share, equal weights: Ann hardly waits, and Bob's last request waits longest": FairShare(),
+}
+for ax, (title, policy) in zip(axes, titles.items(), strict=True):
     draw_waits(policy, ax)
     ax.set_title(title, loc="left", fontsize=11)
 axes[0].figure

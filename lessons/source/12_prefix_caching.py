@@ -35,7 +35,10 @@ def serve(kv, workload, max_running=6, policy=None):
 
 # %%
 def users(num_users, num_instructions, num_own=12, output_len=20):
-    """Everybody's prompt: the same instructions, then a question of one's own. A comes first."""
+    """Everybody's prompt: the same instructions, then a question of one's own. A comes first.
+
+    The tokens are made-up numbers: only which are equal matters here.
+    """
     same = tuple(range(num_instructions))
     own = [tuple(range(1000 + 50 * i, 1000 + 50 * i + num_own)) for i in range(num_users)]
     parts = (
@@ -120,7 +123,7 @@ def names(token_ids, size=16):
     parent, result = 0, []
     for start in range(0, len(token_ids) - size + 1, size):
         parent = hash_block(parent, tuple(token_ids[start : start + size]))
-        result.append(f"{parent & 0xFFFF:04x}")
+        result.append(f"{parent & 0xFFFF:04x}")  # four digits of it are enough to show
     return result
 
 
@@ -150,6 +153,9 @@ assert not set(names(X + Y + Z)) & set(names(Z + Y + Z))
 # **Your turn.** Return the list of blocks found, in order. `parent` is the block found just before,
 # and `None` at the very beginning. Only full blocks count, and the first
 # miss ends the search: what follows it cannot be the same.
+#
+# (The cell after yours only puts it in its place. The one after that plays the engine, `match_prefix`, `allocate`, run,
+# `publish`, for one request, and then asks for others.)
 #
 # <details><summary>A hint</summary>
 #
@@ -253,15 +259,17 @@ block_map(
 #
 # ## The library's version, and what changed
 #
-# Yours beside the library's, then what the pool of lesson 07 had to learn. Giving a block back no
-# longer means that it is free: one user fewer refers to it, and the last one leaves it in the
-# cache.
+# Yours beside the library's, which has the inside of the loop in a method of its own.
+#
+# Then what the pool of lesson 07 had to learn. Giving a block back no longer means that it is free: one user fewer refers to
+# it (`ref_counts`), and the last one leaves it in the cache (`unused`), if it has a name (`by_block`). (`pending` and `chains` are
+# notes about requests that are just being let in.)
 
 # %%
 from toyserve.course.show import show_diff, show_source
 from toyserve.kv.manager import BlockPool
 
-show_source(Mine.find, SharingPool.find)
+show_source(Mine.find, SharingPool.find, SharingPool._next)
 
 # %%
 show_diff(BlockPool.give_back, SharingPool.give_back)
@@ -302,7 +310,7 @@ def real_server(kv):
 
 # %% tags=["real-model"]
 greedy = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
-tell = real_server(PagedKV(64)).tokenizer.encode
+tell = real_server(PagedKV(64)).tokenizer.encode  # text to tokens
 hamlet, antony = tell(HAMLET)[:64], tell(ANTONY)[:64]
 asks = [hamlet + tell(f"\n{who}:\n") for who in ("OPHELIA", "HORATIO", "FIRST CITIZEN")]
 texts = {}
@@ -454,7 +462,7 @@ for name, kv in (("without", PagedKV(1000)), ("with", cached_kv(1000, Mine))):
     run = serve(kv, long)
     late = [r for k, r in run.requests.items() if k != "A"]
     first = sum(r.token_times[0] - r.arrival_time for r in late) / len(late)
-    gap = sum(r.token_times[-1] - r.token_times[1] for r in late) / (18 * len(late))
+    gap = sum(r.token_times[-1] - r.token_times[1] for r in late) / (18 * len(late))  # 20 tokens
     rows[name] = first, gap
     print(f"{name:8} first token after {1e3 * first:6.1f} ms, then one each {1e3 * gap:.2f} ms")
 ttft_gain, tpot_gain = (a / b for a, b in zip(rows["without"], rows["with"], strict=True))
@@ -515,7 +523,17 @@ for what, (num_blocks, max_running) in cases.items():
         again[what, name] = back, twice
         print(f"{what}, {name} cache: D returns with {back} tokens; {twice} computed twice")
 full, slots = cases
-assert again[slots, "with"][0] > again[full, "with"][0] > again[full, "without"][0] == 0
+assert again[full, "without"] == again[slots, "without"] == (0, 49)
+assert (again[full, "with"], again[slots, "with"]) == ((16, 33), (48, 1))
+
+# %% [markdown]
+# D had run 49 tokens: three full blocks, and one token in a fourth, which is not full and so not kept.
+#
+# - Where only its *slot* was wanted, nobody touches the three: D finds 48 tokens, and one is run again.
+# - Where *memory* was wanted, E needs three blocks. It takes the fourth, and evicts two of the kept ones, from the *end* of D's
+#   chain (without its beginning the rest could not be found). One block is left: 16 tokens.
+#
+# So a paused request often returns for a fraction of the price, and never for more than without a cache.
 
 # %% [markdown]
 # And the words? The real model again, its steps as long as an H100's, so that E comes in the
@@ -595,7 +613,8 @@ for cached_block in pool.by_name.values():
     print(f"{mark} the name of {words!r} leads to block {cached_block.block}, which holds {now!r}")
 
 # %% [markdown]
-# A name outlived its block. **Mend it**, run this cell and the next until all lines have their ✓. A cure that
+# A name outlived its block. **Mend it**, run this cell and the next until all lines have their ✓. (`cached` is the entry of one
+# block: `cached.block` is its number, `cached.name` its name.) A cure that
 # forgets everything at once also gives the right words. Does yours still find what *is* there?
 
 
@@ -610,11 +629,8 @@ def judge(pool):
     _, tight = three_scenes(3, pool)
     words = tight[2].token_ids == tight[0].token_ids
     kv = cached_kv(7, pool, block_size=4)
-    for name, start in (
-        ("a", 0),
-        ("b", 100),
-        ("c", 200),
-        ("d", 300),
+    for name, start in zip(
+        "abcd", (0, 100, 200, 300), strict=True
     ):  # 3 blocks each, 2 of them full
         r = Request(name, list(range(start, start + 9)))
         r.num_computed_tokens = kv.match_prefix(r)
@@ -677,7 +693,8 @@ unchained_differs = chains[Mine.__name__] != chains["Unchained"]
 assert unchained_differs
 
 # %% [markdown]
-# More hits, and wrong ones: keys and values of the same words after *another* beginning.
+# More hits, and wrong ones: keys and values of the same words after *another* beginning. Both mistakes are one: a name must stand
+# for everything that is in the block, and for nothing else.
 #
 # ## You have seen this before
 #
