@@ -172,9 +172,15 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--max-tokens", type=int, default=24)
+    parser.add_argument(
+        "--max-steps",
+        type=int,
+        default=200,  # so that the recording is soon as long as it gets
+        help="of the server's recording, which grows until it has twice as many",
+    )
     options = parser.parse_args()
     command = [sys.executable, "-m", "toyserve", "serve", "--port", "0", "--prefix-caching"]
-    command += ["--max-steps", "200"]  # so that the recording is soon as long as it gets
+    command += ["--max-steps", str(options.max_steps)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         url = server.stdout.readline().split(" at ")[1].split("/v1")[0]

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import tracemalloc
+
 import pytest
 from echo import make_llm
 
 from toyserve import Engine, Recording, Request, SamplingParams
 from toyserve.replay import MemoryMap, replay_memory, replay_work
+from toyserve.server.engine_thread import EngineThread
 from toyserve.server.history import latest, shorten
+from toyserve.server.observe import Metrics
+from toyserve.server.tickets import Delta, Ticket
 from toyserve.viz import timeline
 from toyserve.viz.widget_data import pack
 
@@ -84,3 +91,49 @@ def test_a_run_of_weeks_keeps_few_steps_and_requests() -> None:
         shorten(engine.recording, 60)
         most = max(most, len(engine.recording.steps), len(engine.recording.records))
     assert most <= 80 and engine.recording.num_steps > 3000
+
+
+def serve_burst(thread: EngineThread, first: int) -> None:
+    """Sixteen users' requests at once; back when all are over."""
+    done, letters_left = threading.Event(), [16]
+
+    def tell(letters: list[tuple[Ticket, Delta]]) -> None:
+        letters_left[0] -= sum(delta.is_last for _, delta in letters)
+        if letters_left[0] == 0:
+            done.set()
+
+    now = thread.engine.clock.now()
+    requests = [
+        Request(
+            f"r{number}",
+            [number % 50 + 1] * (5 + number % 9),
+            SamplingParams(max_tokens=4 + number % 5, ignore_eos=True),
+            now,
+            user=f"u{number % 100}",
+        )
+        for number in range(first, first + 16)
+    ]
+    thread.submit([Ticket(request, tell) for request in requests]).result(60)
+    assert done.wait(60)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "fair_share"])
+def test_a_served_engine_takes_no_more_memory_once_its_window_is_full(policy: str) -> None:
+    llm = make_llm(policy=policy, prefix_caching=True)
+    metrics = Metrics(llm.engine, "echo")
+    thread = EngineThread(
+        llm.engine, llm.tokenizer, max_queue=64, max_steps=50, observers=(metrics,)
+    )
+    thread.start()
+    tracemalloc.start()
+    sizes = []
+    for number in range(0, 60 * 16, 16):
+        serve_burst(thread, number)
+        if number % (20 * 16) == 19 * 16:
+            gc.collect()
+            sizes.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    thread.stop()
+    assert thread.num_steps > 400 and len(llm.engine.recording.records) < 200
+    kept_of_each = (sizes[-1] - sizes[0]) / (40 * 16)
+    assert kept_of_each < 50, f"{kept_of_each:.0f} bytes stay of every request: {sizes}"
