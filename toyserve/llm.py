@@ -42,7 +42,7 @@ from toyserve.policies import Policy
 from toyserve.recording import Recording
 from toyserve.request import Request, RequestMetrics, RequestOutput, SamplingParams
 from toyserve.runners import Runner, TimedRunner
-from toyserve.runners.decode_graphs import DecodeGraphs
+from toyserve.runners.decode_graphs import CudaCapture, DecodeGraphs
 from toyserve.runners.simulated import ScriptedLengths
 from toyserve.runners.torch_runner import TorchRunner
 from toyserve.schedulers import Scheduler
@@ -64,7 +64,8 @@ class LLM:
     ``clock_model`` (by default this model), while the tokens are still this model's.
     device, dtype: CUDA with fp16 where there is one, else CPU with fp32.
     attention: "triton" (the kernels), "torch", or "auto": Triton on a CUDA GPU, torch elsewhere.
-    cuda_graphs: replay decode steps as CUDA graphs; by default wherever the kernels are compiled.
+    cuda_graphs: replay decode steps as CUDA graphs; by default wherever the kernels are compiled
+    (elsewhere True runs the same padded steps without graphs).
     max_model_len: longest prompt + answer, at most the model's own context.
     """
 
@@ -240,8 +241,11 @@ class LLM:
                 raise ValueError("cuda_graphs needs attention='triton', and this is 'torch'")
             return None
         if cuda_graphs is None:
-            cuda_graphs = self.device.type == "cuda"
-        return DecodeGraphs(self.model, backend, self.max_model_len) if cuda_graphs else None
+            cuda_graphs = backend.compiled
+        if not cuda_graphs:
+            return None
+        capture = CudaCapture(self.device) if backend.compiled else None
+        return DecodeGraphs(self.model, backend, self.max_model_len, capture)
 
     def _timed(self, runner: Runner) -> Runner:
         if self._cost is None:

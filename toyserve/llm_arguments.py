@@ -114,8 +114,7 @@ def check_memory(
     host_bytes = None
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         host_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    on_gpu = device.type == "cuda"
-    device_bytes = torch.cuda.mem_get_info(device)[0] if on_gpu else host_bytes
+    device_bytes = _free_on_gpu(device) if device.type == "cuda" else host_bytes
     if device_bytes is not None and kv.num_blocks * block_bytes > device_bytes:
         raise ValueError(
             f"num_blocks is {kv.num_blocks}: at {block_bytes} bytes a block that is "
@@ -123,6 +122,12 @@ def check_memory(
         )
     if host_bytes is not None:
         check_host_memory(host_blocks(scheduler), block_bytes, host_bytes)
+
+
+def _free_on_gpu(device: torch.device) -> int:
+    """What the driver has, and what torch keeps from it for tensors to come."""
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + kept
 
 
 def host_blocks(scheduler: Scheduler) -> int:

@@ -33,7 +33,10 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class AttentionBatch:
-    """Whose rows are whose in one step: first the decodes, one row each, then the chunks."""
+    """Whose rows are whose in one step: first the decodes, one row each, then the chunks.
+
+    Tensors lie on the host: each backend sends its device what it needs there, and no more.
+    """
 
     decode_blocks: Tensor  # int64 [num_decodes, max_blocks], padded with any valid block
     decode_lens: Sequence[int]  # context length of each decode, its own token included, ascending
@@ -55,6 +58,12 @@ class _DecodeGroup(NamedTuple):
     blocks: Tensor  # [num_blocks]
     into: _Gathered
     mask: Tensor | None  # [group, 1, 1, max_len]: 0 or -inf; None when all lengths are max_len
+
+
+def to_device(array: np.ndarray, device: torch.device) -> Tensor:
+    """The numbers on ``device``; on a CPU the same memory. Does not wait for a GPU's earlier work:
+    from pageable memory the driver takes its own copy before this returns."""
+    return torch.from_numpy(array).to(device, non_blocking=True)
 
 
 class AttentionBackend(Protocol):
@@ -86,7 +95,7 @@ class TorchAttention:
 
     def begin_step(self, batch: AttentionBatch) -> None:
         """Everything that is the same in all layers: groups, masks, views."""
-        self._batch = batch
+        self._slots = batch.slots.to(self.pool.data.device, non_blocking=True)
         # Chunks are gathered one at a time at the buffer's start, as the groups are.
         longest = [-(-c.context_len // self.block_size) for c in batch.chunks]
         self._reserve(max([self._most_gathered(batch), *longest], default=0))
@@ -125,8 +134,7 @@ class TorchAttention:
             hidden = self.pool.data.new_full((size, size), float("-inf"))
             self._masks = hidden.triu_()[:, None, None, :]
         table = self._masks[..., :num_slots]
-        rows = torch.from_numpy(np.array(lens)).to(table.device)
-        return table.index_select(0, rows)
+        return table.index_select(0, to_device(np.array(lens), table.device))
 
     def _group_decodes(self, batch: AttentionBatch) -> list[_DecodeGroup]:
         lens = batch.decode_lens
@@ -134,12 +142,12 @@ class TorchAttention:
         if not lens:
             return groups
         masks = self._masks_for(lens, batch.decode_blocks.shape[1] * self.block_size)
-        table = batch.decode_blocks.cpu().numpy()  # numpy cuts small pieces faster than torch does
+        table = batch.decode_blocks.numpy()  # numpy cuts small pieces faster than torch does
         for first in range(0, len(lens), DECODES_PER_GROUP):
             last = min(first + DECODES_PER_GROUP, len(lens))
             width = -(-lens[last - 1] // self.block_size)
             size, max_len = last - first, width * self.block_size
-            blocks = torch.from_numpy(table[first:last, :width].reshape(-1)).to(masks.device)
+            blocks = to_device(table[first:last, :width].reshape(-1), masks.device)
             mask = None if lens[first] == max_len else masks[first:last, :, :, :max_len]
             groups.append(_DecodeGroup(first, last, blocks, self._gathered(size, width), mask))
         return groups
@@ -158,7 +166,7 @@ class TorchAttention:
 
     def __call__(self, layer: int, qkv: Tensor) -> Tensor:
         """qkv [num_tokens, 3 * n_embd] -> [num_tokens, n_embd]."""
-        slots = self._batch.slots
+        slots = self._slots
         # In a row of qkv, keys and values lie side by side as they do in a slot.
         self.pool.by_slot[layer].index_copy_(0, slots, qkv[: slots.shape[0], self.n_embd :])
         parts = [self._attend_decodes(layer, qkv, group) for group in self._groups]

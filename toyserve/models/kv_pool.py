@@ -32,9 +32,11 @@ class KVPool:
         self.data = torch.zeros(shape, device=device, dtype=dtype)
         self.by_block = self.data.view(num_layers, num_blocks, -1)
         self.by_slot = self.data.view(num_layers, num_blocks * block_size, -1)
-        self._host = torch.zeros(num_layers, num_host_blocks, self.by_block.shape[2], dtype=dtype)
-        if device.type == "cuda" and num_host_blocks:
-            self._host = self._host.pin_memory()  # the bus is fast only from pinned memory
+        # One piece per block, all its layers, so that a swap is one copy; pinned, because only
+        # then does the GPU copy by itself, in the order of its other work, while Python goes on.
+        host_shape = (num_host_blocks, num_layers, self.by_block.shape[2])
+        pinned = device.type == "cuda" and num_host_blocks > 0
+        self._host = torch.zeros(host_shape, dtype=dtype, pin_memory=pinned)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """(from, to) on the device, in all layers; as if all were read before any is written."""
@@ -45,14 +47,17 @@ class KVPool:
     def swap_out(self, pairs: Sequence[tuple[int, int]]) -> None:
         """(device block, host block): to the host, in all layers."""
         if pairs:
-            device_blocks, host_blocks = self._block_ids(pairs)
-            self._host[:, host_blocks.cpu()] = self.by_block[:, device_blocks].cpu()
+            leaving = self.by_block[:, self._block_ids(pairs)[0]].transpose(0, 1).contiguous()
+            for block, (_, host_block) in zip(leaving, pairs, strict=True):
+                self._host[host_block].copy_(block, non_blocking=True)
 
     def swap_in(self, pairs: Sequence[tuple[int, int]]) -> None:
         """(device block, host block): back to the device, in all layers."""
         if pairs:
-            device_blocks, host_blocks = self._block_ids(pairs)
-            self.by_block[:, device_blocks] = self._host[:, host_blocks.cpu()].to(self.data.device)
+            coming = self.data.new_empty(len(pairs), *self._host.shape[1:])
+            for block, (_, host_block) in zip(coming, pairs, strict=True):
+                block.copy_(self._host[host_block], non_blocking=True)
+            self.by_block[:, self._block_ids(pairs)[0]] = coming.transpose(0, 1)
 
     def _block_ids(self, pairs: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
         first, second = torch.tensor(pairs, device=self.data.device).unbind(1)

@@ -67,25 +67,32 @@ class Sampler:
         return ids
 
     def _draw(self, logits: Tensor, requests: Sequence[Request]) -> list[int]:
-        """Inverse transform over the tokens sorted by probability, in float64 on the CPU."""
+        """Inverse transform over the tokens sorted by probability, in float64."""
         params = [r.params for r in requests]
         # float64 from the start: in float32 a tiny top_p is 0 and a huge temperature infinite.
-        temperature = torch.tensor([p.temperature for p in params], dtype=torch.float64)
-        top_p = torch.tensor([p.top_p for p in params], dtype=torch.float64)
-        top_k = torch.tensor([min(p.top_k, logits.shape[1]) for p in params])
-        values, order = logits.double().cpu().sort(dim=-1, descending=True, stable=True)
+        # Where the logits are, since sorting 50,000 tokens a row takes a CPU longer than a GPU
+        # takes for the model; except that not every device has float64.
+        device = logits.device if logits.device.type == "cuda" else torch.device("cpu")
+
+        def column(numbers: list[float]) -> Tensor:
+            return torch.tensor(numbers, dtype=torch.float64, device=device)[:, None]
+
+        temperature = column([p.temperature for p in params])
+        top_p = column([p.top_p for p in params])
+        top_k = torch.tensor([min(p.top_k, logits.shape[1]) for p in params], device=device)
+        values, order = logits.to(device).double().sort(dim=-1, descending=True, stable=True)
         # Shifting by the maximum first keeps a small temperature from overflowing.
-        probs = ((values - values[:, :1]) / temperature[:, None]).softmax(-1)
-        rank = torch.arange(probs.shape[1])[None]
+        probs = ((values - values[:, :1]) / temperature).softmax(-1)
+        rank = torch.arange(probs.shape[1], device=device)[None]
         probs[(top_k[:, None] > 0) & (rank >= top_k[:, None])] = 0.0
         # Top-p keeps the tokens before which less than p (of what top-k left) has accumulated.
         mass = probs.cumsum(-1)
-        beyond = (mass - probs) >= top_p[:, None] * mass[:, -1:]
+        beyond = (mass - probs) >= top_p * mass[:, -1:]
         beyond[:, 0] = False  # the most likely token is always kept
         probs[beyond] = 0.0
         mass = probs.cumsum(-1)
-        draws = torch.tensor([self._generator(r).random() for r in requests], dtype=torch.float64)
-        place = torch.searchsorted(mass, (draws * mass[:, -1])[:, None], right=True)
+        draws = column([self._generator(r).random() for r in requests])
+        place = torch.searchsorted(mass, draws * mass[:, -1:], right=True)
         last = (probs > 0).sum(-1, keepdim=True) - 1  # a draw just below 1 may round past the end
         return order.gather(1, torch.minimum(place, last)).squeeze(1).tolist()
 
@@ -114,11 +121,12 @@ def token_logprobs(
         return {}
     logprobs = logits[rows].log_softmax(-1)
     most = max(requests[row].params.logprobs or 0 for row in rows)
-    values, ids = logprobs.topk(min(most, logprobs.shape[1]), dim=-1)
+    values, ids = (t.tolist() for t in logprobs.topk(min(most, logprobs.shape[1]), dim=-1))
+    chosen = torch.tensor([token_ids[row] for row in rows], device=logprobs.device)
+    own = logprobs.gather(1, chosen[:, None])[:, 0].tolist()
     result = {}
     for i, row in enumerate(rows):
         count = requests[row].params.logprobs or 0
-        top = dict(zip(ids[i, :count].tolist(), values[i, :count].tolist(), strict=True))
-        token_id = token_ids[row]
-        result[requests[row]] = TokenLogprobs(token_id, logprobs[i, token_id].item(), top)
+        top = dict(zip(ids[i][:count], values[i][:count], strict=True))
+        result[requests[row]] = TokenLogprobs(token_ids[row], own[i], top)
     return result

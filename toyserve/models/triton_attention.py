@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-import torch
 from torch import Tensor
+from toyserve_kernels.backend import support, triton_mode
 from toyserve_kernels.decode_attention import decode_attention
 from toyserve_kernels.ragged_attention import ragged_attention
 from toyserve_kernels.write_kv import write_kv
 
-from toyserve.models.attention import AttentionBackend, AttentionBatch, TorchAttention
+from toyserve.models.attention import AttentionBackend, AttentionBatch, TorchAttention, to_device
 from toyserve.models.kv_pool import KVPool
 
 AttentionName = Literal["auto", "torch", "triton"]
@@ -26,6 +26,11 @@ class TritonAttention:
         self._keys = [layer[:, :, 0] for layer in pool.data]  # [num_blocks, block_size, H, D]
         self._values = [layer[:, :, 1] for layer in pool.data]
 
+    @property
+    def compiled(self) -> bool:
+        """Whether the kernels run on a GPU, not in Triton's interpreter."""
+        return triton_mode() == "compiled"
+
     def begin_step(self, batch: AttentionBatch) -> None:
         """Lay the sequences in a row: decodes first, then chunks, as their tokens lie."""
         decodes, chunks = len(batch.decode_lens), batch.chunks
@@ -34,17 +39,17 @@ class TritonAttention:
         width = max([batch.decode_blocks.shape[1], *(len(c.blocks) for c in chunks)])
         table = np.zeros((len(lens), max(1, width)), dtype=np.int32)
         if decodes:
-            table[:decodes, : batch.decode_blocks.shape[1]] = batch.decode_blocks.cpu().numpy()
+            table[:decodes, : batch.decode_blocks.shape[1]] = batch.decode_blocks.numpy()
         for row, chunk in enumerate(chunks, decodes):
             table[row, : len(chunk.blocks)] = chunk.blocks
         starts = np.cumsum([0, *([1] * decodes), *(c.num_tokens for c in chunks)])
         device = self.pool.data.device
         self.set_step(
-            slots=batch.slots,
-            block_table=torch.from_numpy(table).to(device),
-            seq_lens=torch.tensor(lens, dtype=torch.int32, device=device),
+            slots=batch.slots.to(device, non_blocking=True),
+            block_table=to_device(table, device),
+            seq_lens=to_device(np.array(lens, dtype=np.int32), device),
             max_seq_len=max(lens),
-            query_start_loc=torch.from_numpy(starts.astype(np.int32)).to(device),
+            query_start_loc=to_device(starts.astype(np.int32), device),
             max_query_len=max([1, *(c.num_tokens for c in chunks)]),
         )
 
@@ -86,8 +91,6 @@ def make_attention(name: AttentionName, pool: KVPool) -> AttentionBackend:
 
     Raises ValueError, saying why, if "triton" cannot run here.
     """
-    from toyserve_kernels.backend import support, triton_mode
-
     if name not in ("auto", "torch", "triton"):
         raise ValueError(f"attention is {name!r}: it must be one of auto, torch, triton")
     if name == "torch":

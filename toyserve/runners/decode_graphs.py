@@ -9,9 +9,11 @@ A padding row has no slot to write to and nothing to attend to.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,31 +24,100 @@ from toyserve.models.triton_attention import TritonAttention
 # Above the largest, launches no longer dominate and the step runs without a graph.
 BATCH_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 
+Forward = Callable[[], Tensor]
 
-@dataclass
-class _Graph:
-    """Fixed inputs and output of one batch size; ``replay`` is None where graphs are emulated."""
 
-    token_ids: Tensor  # int64 [size]
-    positions: Tensor  # int64 [size]
-    slots: Tensor  # int64 [size]; -1 for padding
+class CudaCapture:
+    """Turns a forward into one that replays it.
+
+    Its graphs share a stream, which keeps a library's workspace, and a pool of memory, since only
+    one of them runs at a time.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.stream = torch.cuda.Stream(device)
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, forward: Forward) -> Forward:
+        """A function that replays what ``forward`` launched; its result is overwritten each time.
+
+        ``forward`` must read and write the same memory whenever it runs, and never wait for the
+        GPU or copy from the host.
+        """
+        current = torch.cuda.current_stream(self.device)
+        self.stream.wait_stream(current)
+        with torch.cuda.stream(self.stream):
+            for _ in range(2):  # compile kernels and let libraries allocate before recording
+                forward()
+        current.wait_stream(self.stream)
+        graph = torch.cuda.CUDAGraph()
+        # thread_local: another thread's model may allocate meanwhile.
+        with torch.cuda.graph(
+            graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"
+        ):
+            result = forward()
+
+        def replay() -> Tensor:
+            graph.replay()
+            return result
+
+        return replay
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """What a batch size's forward reads, at fixed addresses."""
+
+    rows: Tensor  # int64 [3, size]: token ids, positions, slots; slot -1 for padding
     seq_lens: Tensor  # int32 [size]; 0 for padding
     block_table: Tensor  # int32 [size, max_blocks]
-    logits: Tensor | None = None  # float32 [size, vocab_size]
-    replay: torch.cuda.CUDAGraph | None = None
+
+    @classmethod
+    def of_padding(cls, size: int, max_blocks: int, device: torch.device) -> _Inputs:
+        rows = torch.zeros(3, size, dtype=torch.int64, device=device)
+        rows[2] = -1
+        return cls(
+            rows,
+            torch.zeros(size, dtype=torch.int32, device=device),
+            torch.zeros(size, max_blocks, dtype=torch.int32, device=device),
+        )
+
+    def fill(
+        self, token_ids: Sequence[int], positions: Sequence[int], batch: AttentionBatch
+    ) -> None:
+        """The batch, then padding: three copies, none of which waits for the GPU."""
+        num, width = batch.decode_blocks.shape
+        rows = np.zeros(self.rows.shape, dtype=np.int64)
+        rows[2, num:] = -1
+        rows[0, :num], rows[1, :num], rows[2, :num] = token_ids, positions, batch.slots.numpy()
+        seq_lens = np.zeros(self.seq_lens.shape, dtype=np.int32)
+        seq_lens[:num] = batch.decode_lens
+        table = np.zeros(self.block_table.shape, dtype=np.int32)
+        table[:num, :width] = batch.decode_blocks.numpy()
+        for ours, new in ((self.rows, rows), (self.seq_lens, seq_lens), (self.block_table, table)):
+            ours.copy_(torch.from_numpy(new), non_blocking=True)
 
 
 class DecodeGraphs:
     """One graph per batch size, captured when that size first occurs.
 
-    Without CUDA the same padded buffers are run directly, which is how the tests reach this code.
+    capture: how to record a forward. None runs the same padded forward each time, without graphs,
+    which is how an interpreted kernel gets there.
     """
 
-    def __init__(self, model: GPT2, attention: TritonAttention, max_model_len: int) -> None:
+    def __init__(
+        self,
+        model: GPT2,
+        attention: TritonAttention,
+        max_model_len: int,
+        capture: Callable[[Forward], Forward] | None = None,
+    ) -> None:
         self.model, self.attention = model, attention
         self.max_model_len = max_model_len
         self.max_blocks = -(-max_model_len // attention.pool.block_size)
-        self._graphs: dict[int, _Graph] = {}
+        self._capture = capture
+        self._graphs: dict[int, tuple[_Inputs, Forward]] = {}
 
     def takes(self, batch: AttentionBatch) -> bool:
         """Only decodes, no more than the largest graph holds."""
@@ -57,66 +128,26 @@ class DecodeGraphs:
     ) -> Tensor:
         """Logits, float32 [num_decodes, vocab_size], of one decode step."""
         num = len(token_ids)
-        graph = self._graph(next(size for size in BATCH_SIZES if size >= num))
-        self._fill(graph, num, token_ids, positions, batch)
-        if graph.replay is not None:
-            graph.replay.replay()
-        else:
-            graph.logits = self._forward(graph)
-        assert graph.logits is not None
-        return graph.logits[:num].clone()  # the next replay overwrites the buffer
+        inputs, forward = self._graph(next(size for size in BATCH_SIZES if size >= num))
+        inputs.fill(token_ids, positions, batch)
+        return forward()[:num].clone()  # the next replay overwrites it
 
-    def _graph(self, size: int) -> _Graph:
-        graph = self._graphs.get(size)
-        if graph is None:
-            device = self.model.device
-            graph = self._graphs[size] = _Graph(
-                token_ids=torch.zeros(size, dtype=torch.int64, device=device),
-                positions=torch.zeros(size, dtype=torch.int64, device=device),
-                slots=torch.full((size,), -1, dtype=torch.int64, device=device),
-                seq_lens=torch.zeros(size, dtype=torch.int32, device=device),
-                block_table=torch.zeros(size, self.max_blocks, dtype=torch.int32, device=device),
-            )
-            if device.type == "cuda":
-                self._capture(graph)
-        return graph
+    def _graph(self, size: int) -> tuple[_Inputs, Forward]:
+        if size not in self._graphs:
+            # Recorded on rows that are all padding, so that nothing is written to the cache.
+            inputs = _Inputs.of_padding(size, self.max_blocks, self.model.device)
+            forward = partial(self._forward, inputs)
+            self._graphs[size] = inputs, self._capture(forward) if self._capture else forward
+        return self._graphs[size]
 
-    def _capture(self, graph: _Graph) -> None:
-        """Record the launches of one forward, with all rows padding so that nothing is written."""
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(2):  # compile kernels and let libraries allocate before recording
-                self._forward(graph)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph.replay = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph.replay):
-            graph.logits = self._forward(graph)
-
-    def _forward(self, graph: _Graph) -> Tensor:
+    def _forward(self, inputs: _Inputs) -> Tensor:
+        token_ids, positions, slots = inputs.rows
         # max_seq_len decides how the context is split; the graph must serve every length.
         self.attention.set_step(
-            slots=graph.slots,
-            block_table=graph.block_table,
-            seq_lens=graph.seq_lens,
+            slots=slots,
+            block_table=inputs.block_table,
+            seq_lens=inputs.seq_lens,
             max_seq_len=self.max_model_len,
         )
-        every_row = torch.arange(graph.token_ids.shape[0], device=self.model.device)
-        return self.model.forward(graph.token_ids, graph.positions, self.attention, every_row)
-
-    def _fill(
-        self,
-        graph: _Graph,
-        num: int,
-        token_ids: Sequence[int],
-        positions: Sequence[int],
-        batch: AttentionBatch,
-    ) -> None:
-        graph.token_ids[:num].copy_(torch.tensor(token_ids), non_blocking=True)
-        graph.positions[:num].copy_(torch.tensor(positions), non_blocking=True)
-        graph.slots[:num].copy_(batch.slots)
-        graph.slots[num:].fill_(-1)
-        lens = torch.tensor(batch.decode_lens, dtype=torch.int32)
-        graph.seq_lens[:num].copy_(lens, non_blocking=True)
-        graph.seq_lens[num:].zero_()
-        graph.block_table[:num, : batch.decode_blocks.shape[1]].copy_(batch.decode_blocks)
+        every_row = torch.arange(len(token_ids), device=self.model.device)
+        return self.model.forward(token_ids, positions, self.attention, every_row)
