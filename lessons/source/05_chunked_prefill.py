@@ -55,13 +55,13 @@ look = THEMES["light"]
 token_raster(whole, ax=ax, title="A document arrives after 1 s, and 50 streams freeze")
 
 # %% [markdown]
-# `simulate` is a server without a model: a stopwatch knows how long each step would take.
-# (`check=True` lets the engine look over every plan; we'll use it on code of our own.)
+# `freeze` is a ready-made list of requests: fifty answers of 600 tokens, and after a second the document, with an
+# answer of 100. (`check=True` makes the engine look over every plan; that's for code of our own.)
 #
-# Each row is a user, each blue spot a token that reached them (Llama-3.1-8B, which takes so long a prompt, on an
-# H100, on the virtual clock). The last row is the document. For almost three seconds nobody gets anything: one step holds
-# 50,000 prompt tokens, and a step can't be interrupted. The stripes behind it are steps a third longer than usual, while
-# the document's answer comes, too; the few thin lines later are between two pixels.
+# Each row is a user, each blue tick a token that reached them (Llama-3.1-8B on an H100, on the virtual clock). The last
+# row is the document. For almost three seconds nobody gets anything: one step holds 50,000 prompt tokens, and a step
+# can't be interrupted. Then come stripes: while the document's answer is written, each step reads its 50,000 keys and
+# values and takes a quarter longer. (The white hairlines near the end only fall between two pixels.)
 #
 # In numbers:
 
@@ -87,6 +87,10 @@ def freeze_report(runs):
 
 before = freeze_report({"whole prompts": whole})["whole prompts"]
 assert before[1] > 300 * before[0]  # the freeze, in usual gaps
+striped = [s for s in whole.steps if s.num_scheduled_tokens.get("long") == 1]  # it decodes, too
+slower = 1e3 * (striped[0].end_time - striped[0].start_time) / before[0]
+print(f"a step beside the document's answer: {slower:.2f} × the usual gap")
+assert 1.2 < slower < 1.3
 
 # %% [markdown]
 # ## Predict first
@@ -280,21 +284,23 @@ show_diff(ContinuousScheduler.schedule, ChunkedScheduler.schedule)
 
 # %% [markdown]
 # What does the GPU see, then? Not requests one after another, but pieces of many in one step. A, B and D
-# decode; C and E come with 100 tokens each. Budget 16, and at most 8 tokens of one request:
+# decode; C and E come with 100 tokens each. Budget 16, and at most 8 tokens of one request: three for the decodes,
+# eight for C, and the five that are left for E.
 
 # %%
-lens = {"A": 1, "B": 1, "C": 100, "D": 1, "E": 100}
-sizes_of = [WorkloadRequest(k, 0.0 if n == 1 else 0.001, n, 40) for k, n in lens.items()]
-both = simulate(ChunkedScheduler(5, 16, max_chunk=8), Workload("both", tuple(sizes_of)))
-pieces = dict(sorted(both.steps[1].num_scheduled_tokens.items()))
+work = [WorkloadRequest(k, num_prompt_tokens=1, output_len=40) for k in "ABD"]
+work += [WorkloadRequest(k, arrival_time=0.001, num_prompt_tokens=100, output_len=40) for k in "CE"]
+both = simulate(ChunkedScheduler(5, 16, max_chunk=8), Workload("both", tuple(work)))
+pieces = dict(sorted(both.steps[1].num_scheduled_tokens.items()))  # the second step
 print(*(f"{k}-decode" if n == 1 else f"{k}-prefill-chunk ({n})" for k, n in pieces.items()))
 assert pieces == {"A": 1, "B": 1, "C": 8, "D": 1, "E": 5}
 
 # %% [markdown]
 # ## On a real model
 #
-# Now the bundled GPT-2. Six readers, and G: a scene of 600 tokens to be continued. The model's context
-# is 1024 tokens, so this is its long document. First we need the scene: the model writes it itself.
+# Now the bundled GPT-2. Six readers, and G: a scene of 600 tokens to be continued. This model can look back at
+# 1024 tokens and no more (its *context*), so that is a long document for it. First we need the scene: the model
+# writes it itself.
 
 # %% tags=["real-model"]
 import torch
@@ -341,7 +347,8 @@ print(f"\nG goes on: …{cut['G'].text}")
 # ## Both clocks
 #
 # How long do the readers stand still, and how much later does G start? The same workload, measured
-# here and on the modelled H100. Everything as a multiple of the usual gap, or of the whole prompt.
+# here and on the modelled H100. The standstill is given in usual gaps, G's first token as a multiple of the
+# time it takes when the prompt is read whole.
 
 
 # %%
@@ -463,8 +470,8 @@ axes[0].figure
 # for ever.
 #
 # *Mixed* looks like a compromise, and is more than that. The document pays a few per cent. The longest gap
-# shrinks by more than an order of magnitude. (The blue lines between 1 s and 4 s: at each of them,
-# *everybody* gets a token.)
+# shrinks to a fiftieth and less. (The blue lines between 1 s and 4 s: at each of them, *everybody* gets a token. The slope
+# at the left: the fifty prompts are read in chunks, too, one after another, so some start, and end, a little later.)
 
 # %%
 longer = table["mixed, 512"][3] / table["AllPrefill"][3]
@@ -482,7 +489,7 @@ assert max(read) == 512 - 50 and sum(n for n in read if n > 1) == 65_536
 # %% [markdown]
 # ## "A smaller budget must be slower for everybody"
 #
-# It sounds obvious: more steps, more overhead. Decide before you measure.
+# It sounds obvious: more steps, more overhead. Decide before you measure. (The last table has a hint.)
 
 # %%
 quiz("05.who-pays")
@@ -527,9 +534,9 @@ assert lonely[64] > 2 * lonely[65_536]
 #
 # ## The triangle
 #
-# TTFT, TPOT, throughput: can one setting be best for all three? 150 users with prompts of 200 to 4000
-# tokens, eight arriving each second, for the two times; and a rush of 100 at once for the throughput. p95: nineteen
-# of twenty users stay below it.
+# TTFT, TPOT, throughput: can one setting be best for all three? The two latencies come from 150 users, eight
+# arriving each second, the throughput from a rush of 100 at once. Prompts have 200 to 4000 tokens, answers
+# 20 to 400. p95: nineteen of twenty users stay below it.
 
 # %%
 from toyserve.workload import Lengths, burst, poisson
@@ -595,8 +602,8 @@ class Nominal(ChunkedScheduler):
         finished = super().update_from_output(plan, result)
         for request, num_tokens in plan.num_scheduled_tokens.items():
             if request.is_prefilling:  # more of its prompt is to come
-                start = request.num_computed_tokens - num_tokens
-                end = request.num_prompt_tokens - 1
+                start = request.num_computed_tokens - num_tokens  # where this chunk began
+                end = request.num_prompt_tokens - 1  # the last one must run: it yields a token
                 request.num_computed_tokens = min(start + self.CHUNK, end)
         return finished
 
@@ -618,7 +625,7 @@ for name, text in (("right", right), ("first time", answers[0]), ("second time",
 assert right not in answers
 
 # %% [markdown]
-# No error, no crash, the same GPU, and one question has two answers. Nothing in the text says where it
+# No error, no crash, the same machine, and one question has two answers. Nothing in the text says where it
 # went wrong, so look at the work: how much of the prompt was read?
 
 # %%

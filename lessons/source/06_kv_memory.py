@@ -49,26 +49,28 @@ block_map(run, step=5, title="Step 5: B has left. 3 blocks are free, E needs 3, 
 # | word | here it means |
 # |---|---|
 # | **KV cache** | keys and values of all tokens a request has so far; later tokens look at them |
-# | **slot** | room for one token's keys and values, in all layers |
-# | **block** | 16 neighbouring slots; today only a ruler, in lesson 07 an idea |
+# | **KV slot** | room for one token's keys and values (not to be mixed up with a slot of the batch) |
+# | **block** | 16 neighbouring KV slots, lesson 00's page; today only a ruler, in lesson 07 an idea |
 # | **pool** | all blocks there are |
 # | **slab** | one request's blocks, side by side |
 # | **external fragmentation** | free, but in pieces too small for whoever is next |
 # | **internal fragmentation** | taken, but with no token in it |
 #
 # In the picture, a block's letter says whose it is and the number which piece of that request.
-# Filled is written; striped is taken but still empty.
+# Filled is written; striped is taken but still empty. (A block has room for 16 tokens: E's prompt of 33 needs
+# three, the third for a single token.)
 
 # %% [markdown]
 # ## What one token costs
 #
-# For every token, every layer keeps one key and one value per KV head. Each is a vector of
-# `head_dim` numbers. So
+# A model is a stack of $L$ **layers**. In each, several **heads** look back at the text side by side, and for that
+# each keeps two vectors of every token, its key and its value. There are $H_{kv}$ such *KV heads*, and a vector
+# has $d$ numbers (`head_dim`). (What they are good for is lesson 08; today only their size counts.) So
 #
 # $$\text{bytes per token} = 2 \cdot L \cdot H_{kv} \cdot d \cdot \text{bytes per number}$$
 #
-# and a batch of $B$ requests of $T$ tokens holds $B \cdot T$ times as much. The bundled GPT-2 has 6
-# layers, 4 heads of 64, and computes in fp32, which is 4 bytes.
+# The 2 is for key and value; a batch of $B$ requests of $T$ tokens holds $B \cdot T$ times as much. The bundled GPT-2
+# has 6 layers, 4 heads of 64, and computes in fp32, which is 4 bytes.
 
 # %%
 from toyserve.course.quiz import quiz
@@ -91,7 +93,7 @@ llm = LLM("toy", dtype="float32")
 llm.generate(["HAMLET:\n"], SamplingParams(temperature=0, max_tokens=8))
 pool = llm.engine.runner.attention.pool.data
 print("the KV pool: [layers, blocks, slots in a block, K or V, heads, head_dim] =", [*pool.shape])
-one_slot = pool[:, 0, 0]
+one_slot = pool[:, 0, 0]  # all layers, block 0, slot 0: what one token takes
 toy_bytes = one_slot.numel() * one_slot.element_size()
 print(f"one slot: {[*one_slot.shape]} numbers of {one_slot.element_size()} bytes = {toy_bytes:,}")
 layers, _, heads, dim = one_slot.shape
@@ -105,8 +107,9 @@ print(f"500 MB of that are {500e6 / llama_bytes:,.0f} tokens")
 assert llama_bytes == llama.kv_bytes_per_token == 131_072
 
 # %% [markdown]
-# So 500 MB is nothing unusual: one conversation of some four thousand tokens. (Llama has 32 heads,
-# but only 8 *KV* heads; four query heads share each. Lesson 13 shows what that saves.)
+# So 500 MB is nothing unusual: one conversation of some four thousand tokens. (Llama has 32 heads, but four
+# at a time share their keys and values, so it has only 8 *KV* heads. Lesson 13 shows what that saves. *bf16* is
+# a number in 16 bits, like fp16.)
 #
 # ## How many fit?
 #
@@ -126,6 +129,7 @@ print(
     f"100 requests: {100 * 0.5:.0f} GB of KV + 50 GB of weights = {need:.0f} GB, and there are 80"
 )
 print(f"beside the weights there is room for {fit}; {100 - fit} wait")
+print(f"a batch of 10,000 would need {10_000 * 0.5:,.0f} GB for KV alone")
 assert fit == 60
 
 look = THEMES["light"]
@@ -143,11 +147,12 @@ ax.set_title("Twenty gigabytes too many: the line is the end of memory", loc="le
 ax.figure
 
 # %% [markdown]
-# Lesson 04 said: fill every slot of the batch. Here is what stops you. The batch is as large as
-# the **memory** allows, and all that is ever gained by batching is limited by it.
+# Lesson 04 said: fill every slot of the batch. So why not a batch of 10,000? Here is what stops you. The batch is as
+# large as the **memory** allows, and all that is ever gained by batching is limited by it: a scheduler
+# deals out memory as well as time.
 #
 # The course's own planner does this sum for a real model and a real GPU. (It leaves a tenth of the memory alone,
-# for what a step reckons in between.) Note how many fit, and how that falls as conversations grow:
+# for the numbers that a step works with.) Note how many fit, and how that falls as conversations grow:
 
 # %%
 from toyserve.capacity import plan
@@ -160,27 +165,26 @@ for context_len in (512, 1024, 2048, 4096, 8192):
 
 # %% [markdown]
 # Twice the tokens, half the requests. But this sum assumes that **every free byte can be used**.
-# The picture at the top says that it can't. Let's see why.
+# The picture at the top says that it can't. Why?
 #
 # ## One piece each
 #
 # The obvious way to store a request's KV is one piece of memory, a *slab*: position 0, position 1,
-# and so on, side by side. Then finding a token's slot is one addition. Somebody must decide
+# and so on, side by side. A token's slot is one addition away. Somebody must decide
 # *where* each slab goes: the **allocator**.
-
+#
+# `ContiguousKV` is one. It keeps `owners`, a list with one entry per block: the request that owns it, or `None` if
+# it is free. It has two moves: `allocate(request, n)` finds room for `n` more tokens (`False`: there is none),
+# `free(request)` gives its blocks back. By hand:
 
 # %%
+from itertools import groupby
+
+
 def brackets(kv):
     """The pool as one line: [A A A A][B B]; a dot is a free block."""
-    names = "".join(owner.request_id if owner else "." for owner in kv.owners)
-    for name in sorted(set(names)):
-        while name * 2 in names:  # [AAAA]: neighbours of one owner stand in one bracket
-            names = names.replace(name * 2, f"{name} {name}")
-    pieces, last = "", ""
-    for char in names:
-        pieces += char if char == " " or char == last else f"{']' if pieces else ''}[{char}"
-        last = last if char == " " else char
-    return pieces + "]"
+    names = (owner.request_id if owner else "." for owner in kv.owners)
+    return "".join(f"[{' '.join(neighbours)}]" for _, neighbours in groupby(names))
 
 
 kv = ContiguousKV(14)
@@ -196,16 +200,16 @@ print(f"external fragmentation: {kv.external_fragmentation:.0%} of the free bloc
 assert (kv.num_free_blocks, kv.largest_hole) == (3, 2)
 
 # %% [markdown]
-# Enough is free, but not in one piece: **external fragmentation**.
+# Enough is free, but not in one piece: **external fragmentation**. Its measure: the share of the free blocks
+# outside the largest hole, here one of three.
 #
 # ## Build it
 #
-# `ContiguousKV` has one decision in it: where does a new slab begin? It keeps `self.owners`, a list
-# with one entry per block: the request that owns it, or `None` if it is free.
+# `ContiguousKV` has one decision in it: where does a new slab begin?
 #
 # **Your turn.** The method below only ever looks behind the last taken block, so no hole is ever
 # used again. Make it *first fit*: return the number of the first block at which `num_blocks` free
-# blocks lie side by side, or `None` if there is no such place.
+# blocks lie side by side, or `None` if there is no such place. `self.owners` is all you need.
 #
 # <details><summary>A hint</summary>
 #
@@ -245,7 +249,11 @@ def try_out(cls):
     return all(checks.values())
 
 
-solved = try_out(MyKV)
+try:
+    solved = try_out(MyKV)
+except Exception as error:  # whatever a method in progress does
+    solved = False
+    print(f"✗ an error: {type(error).__name__}: {error}")
 print("✓ first fit" if solved else "Not yet: the lines with ✗ say what your method misses.")
 
 # %% [markdown]
@@ -271,7 +279,8 @@ Mine = MyKV if solved else FirstFit
 
 # %%
 mine = serve(Mine(14), five)
-lines = {1: "four came in at once", 5: "B has left", 9: "C has left, and E fits", 13: "A has left"}
+lines = {1: "four came in at once", 5: "B has left, but its hole is too small for E",
+         9: "C has left, too: its blocks and B's are one hole, and E fits", 13: "A has left"}  # fmt: skip
 axes = new_axes((10, 6.4), look, len(lines))
 for ax, (step, what) in zip(axes, lines.items(), strict=True):
     block_map(mine, step, ax=ax, legend=step == 13, title=f"Step {step}: {what}")
@@ -319,14 +328,15 @@ reserved = serve(ReservedKV(14, max_model_len=112), five)
 block_map(reserved, step=2, title="Reserved: two places of 7 blocks. C waits, beside the emptiness")
 
 # %%
-at_once = {kv: max(len(s.num_scheduled_tokens) for s in r.steps) for kv, r in
-        (("one slab each", mine), ("reserved", reserved))}  # fmt: skip
-print("most at once:", at_once, " steps:", mine.num_steps, "and", reserved.num_steps)
+at_once = {}
+for name, r in (("one slab each", mine), ("reserved", reserved)):
+    at_once[name] = max(len(step.num_scheduled_tokens) for step in r.steps)
+    print(f"{name:13}: at most {at_once[name]} run at once, {r.num_steps} steps")
 assert at_once == {"one slab each": 4, "reserved": 2}
 
 # %% [markdown]
-# Here nothing is free and most of what is taken is empty: **internal fragmentation**. B asked for
-# 20 tokens and holds room for 112.
+# Here nothing is free and most of what is taken is empty: **internal fragmentation**. B has
+# a prompt of 17 tokens, wants 4, and holds room for 112.
 #
 # ## The library's versions, and what changed
 #
@@ -349,7 +359,8 @@ show_diff(ReservedKV.allocate, ContiguousKV.allocate)
 # Nobody knows which, so the limit that each declares (`max_tokens`) is 256, and who reserves must reserve 256 +
 # 256 = 512. A pool of 128 blocks, and up to 64 may run at once, so that memory is the only limit.
 #
-# The bill is drawn up over the steps in which somebody waited for memory: where was it?
+# The bill is drawn up over the steps in which somebody waited for memory: where was it? (`in_one_piece=True`: what is
+# free, but outside the largest hole, is of no use.)
 
 # %%
 from toyserve.course.memory import draw_bills, memory_bill
@@ -482,11 +493,13 @@ class FreeList(ContiguousKV):
     def allocate(self, request, num_tokens, keep_free=0):
         known = len(request.block_table)
         granted = super().allocate(request, num_tokens, keep_free)
-        if new := request.block_table[known:]:
-            start, length = next(gap for gap in self.gaps if gap[0] <= new[0] < sum(gap))
-            self.gaps.remove((start, length))
-            cut = ((start, new[0] - start), (new[-1] + 1, start + length - new[-1] - 1))
-            self.gaps += [gap for gap in cut if gap[1]]
+        new = request.block_table[known:]  # the blocks it has got just now, side by side
+        for start, length in list(self.gaps):
+            if new and start <= new[0] < start + length:  # they lie in this gap
+                self.gaps.remove((start, length))
+                before, behind = new[0] - start, start + length - 1 - new[-1]
+                left = (start, before), (new[-1] + 1, behind)  # what is left of it, on both sides
+                self.gaps += [gap for gap in left if gap[1] > 0]
         return granted
 
     def free(self, request):
@@ -498,9 +511,10 @@ class FreeList(ContiguousKV):
         self.gaps.append((start, length))
 
 
+# %%
 again = serve(FreeList(14), five)
-print(f"the five requests: {again.num_steps} steps, as before")
-assert again.num_steps == mine.num_steps  # looks fine!
+print(f"the five requests: {again.num_steps} steps, as before")  # looks fine!
+assert again.num_steps == mine.num_steps
 
 # %% [markdown]
 # Then comes Monday: twenty small requests, and at the end one with a document that needs half of
@@ -534,7 +548,7 @@ def watch(kv):
         gaps = ContiguousKV.holes(kv)  # from the owners, not from the list
         books.append((kv.largest_hole, max((size for _, size in gaps), default=0)))
 
-    engine.on_step.append(look_up)
+    engine.on_step.append(look_up)  # the engine calls it after every step
     try:
         steps = engine.run(monday.requests_for_engine()).num_steps
         return books, f"all {len(monday)} served in {steps} steps"
@@ -579,8 +593,8 @@ assert kv.largest_hole == 4 and kv.num_free_blocks == 12
 # %% [markdown]
 # Three gaps that touch, and nobody put them together. They were never one piece again: memory only
 # ever gets cut smaller. **Mend it** below: a gap that comes back must be joined with those it
-# touches (*coalescing*). Run the cell until all lines have their ✓. Does your first idea pass the
-# last test, too?
+# touches (*coalescing*). Run the cell until all lines have their ✓. Does your first idea pass all
+# three orders?
 
 
 # %%
@@ -597,7 +611,7 @@ def try_gaps(cls):
             kv.allocate(request, 64)
         for i in order:
             kv.free(trio[i])
-        print("✓" if kv.gaps == [(0, 12)] else "✗", f"{name}: {sorted(kv.gaps)}")
+        print("✓" if [*map(tuple, kv.gaps)] == [(0, 12)] else "✗", f"{name}: {sorted(kv.gaps)}")
     message = watch(cls(20))[1]
     print("✓" if message.startswith("all 21") else "✗", "Monday:", message)
     return message
@@ -610,12 +624,11 @@ mended = try_gaps(Mended)
 #
 # ```python
 # def put_back(self, start, length):
-#     merged = []
-#     for first, size in sorted([*self.gaps, (start, length)]):
-#         if merged and sum(merged[-1]) == first:
-#             first, size = merged[-1][0], merged.pop()[1] + size
-#         merged.append((first, size))
-#     self.gaps = merged
+#     for gap in list(self.gaps):
+#         if gap[0] + gap[1] == start or start + length == gap[0]:  # before it, or behind it
+#             self.gaps.remove(gap)
+#             start, length = min(start, gap[0]), length + gap[1]
+#     self.gaps.append((start, length))
 # ```
 #
 # Joining only with the gap *before* passes "left to right" and fails when the middle comes last:
@@ -658,12 +671,12 @@ assert 0.5 < move / step < 2
 #
 # | operating system | LLM server |
 # |---|---|
-# | main memory | the GPU's memory (HBM) |
+# | main memory | the GPU's memory (its kind is called HBM) |
 # | a segment of a process, in one piece | one request's slab |
 # | `malloc`, first fit | `first_fit` |
 # | external fragmentation | E beside three free blocks |
 # | fixed partitions (OS/360 MFT, 1960s) | reserved KV |
-# | internal fragmentation | room for 512, used by 70 |
+# | internal fragmentation | room for 512 tokens, most of it empty |
 # | free list without coalescing | Monday's empty, full memory |
 # | compaction | pushing slabs together |
 #
@@ -686,7 +699,7 @@ kept, gained = bills["reserved, 512 each"], bills["slabs, first fit"]
 print(f"80 GB, 50 GB of weights, 500 MB each : {fit} of 100 fit")
 print(f"Llama-3-8B / bundled GPT-2, per token: {llama_bytes / toy_bytes:.1f} × the bytes")
 print(
-    f"reserved: of each slot with a token  : {kept.empty / kept.tokens:.1f} slots taken and empty"
+    f"reserved: for each KV slot with a token, {kept.empty / kept.tokens:.1f} are taken and empty"
 )
 print(f"slabs / reserved, tokens in the pool : {gained.tokens / kept.tokens:.1f} ×")
 print(f"slabs / reserved, throughput         : {gpu_gain:.2f} × (H100 clock)")

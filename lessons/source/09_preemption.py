@@ -21,6 +21,7 @@
 # | **preempt** | take a running request out of the batch and its KV out of memory; it goes on later |
 # | **victim** | the request that is preempted |
 # | **recompute** | forget the victim's KV; on its return, run prompt and answer so far once more |
+# | **host** | the computer that the GPU sits in: its memory is larger, and far away |
 # | **swap** | copy the victim's KV to the host's memory, and back on its return |
 # | **thrash** | so many preemptions that the server mostly repeats work |
 # | **watermark** | a share of memory that no *newcomer* may take, so that the running can grow |
@@ -43,26 +44,26 @@ from toyserve.workload import Workload, WorkloadRequest
 def simulate(scheduler, workload, policy, num_blocks=16):
     """The engine on the clock of an H100 that runs Llama-3-8B; no model in it."""
     clock = VirtualClock()
-    runner = SimulatedRunner(workload.output_lens)
-    timed = TimedRunner(runner, cost_model("h100", "llama-3-8b"), clock)
-    parts = {"scheduler": scheduler, "kv": PagedKV(num_blocks), "policy": policy}
-    return Engine(runner=timed, clock=clock, **parts).run(workload.requests_for_engine())
+    cost, kv = cost_model("h100", "llama-3-8b"), PagedKV(num_blocks)
+    runner = TimedRunner(SimulatedRunner(workload.output_lens), cost, clock)
+    engine = Engine(scheduler=scheduler, kv=kv, policy=policy, runner=runner, clock=clock)
+    return engine.run(workload.requests_for_engine())
 
 
 LENGTHS = {"A": 47, "B": 47, "C": 47, "D": 80}
-four = [WorkloadRequest(k, 0.0, 17, n, priority=1) for k, n in LENGTHS.items()]
-E = WorkloadRequest("E", 0.22, 49, 8, priority=0)  # comes after 0.22 s and is more urgent
+four = [WorkloadRequest(k, num_prompt_tokens=17, output_len=n, priority=1)
+        for k, n in LENGTHS.items()]  # fmt: skip
+E = WorkloadRequest("E", arrival_time=0.22, num_prompt_tokens=49, output_len=8, priority=0)
 scene = Workload("scene", (*four, E))
 patient = simulate(ContinuousScheduler(8), scene, FCFS())
-timeline(
-    patient, by="request", title="First come, first served: E waits (grey) for somebody to end"
-)
+title = "First come, first served: E waits (grey) for somebody to end"
+timeline(patient, by="request", title=title)
 
 # %% [markdown]
 # Each of the four has a prompt of 17 tokens. After 32 answer tokens each needs a fourth block,
 # and 4 × 4 = 16 is all there is. E has a prompt of 49 tokens and needs four blocks as well.
 #
-# `priority=0` is more urgent than `priority=1`, as with a process in Unix. First come, first
+# E comes after 0.22 seconds. `priority=0` is more urgent than `priority=1`, as with a process in Unix. First come, first
 # served (FCFS) does not look at it.
 
 # %%
@@ -169,6 +170,8 @@ Mine = MyPolicy if solved else Urgent
 
 # %% [markdown]
 # ## See it
+#
+# First the picture, then, from `why`, what the scheduler thought in that step.
 
 # %%
 paused = simulate(ContinuousScheduler(8), scene, Mine())
@@ -200,7 +203,10 @@ from toyserve.viz.style import THEMES, new_axes
 
 axes = new_axes((10, 4.6), THEMES["light"], 2)
 for ax, number in zip(axes, (out - 1, out), strict=True):
-    block_map(paused, number, ax=ax, title=f"Step {number}")
+    what = (
+        "all 16 blocks are taken, four by each" if number < out else "D's four blocks are E's now"
+    )
+    block_map(paused, number, ax=ax, title=f"Step {number}: {what}")
 axes[0].figure
 
 # %% [markdown]
@@ -242,7 +248,7 @@ show_diff(FCFS, Priority)
 #
 # A careful server would admit a request only if its *whole* answer fits, so it would never have to
 # pause anybody for memory. But nobody knows how long an answer will be. All it can go by is the
-# limit that the user declared, `max_tokens`. The difference is one argument:
+# limit that the user declared, `max_tokens`. The difference is one argument, `whole_answer`:
 
 
 # %%
@@ -314,7 +320,7 @@ assert gain > 1.3
 #
 # "Preempted" sounds as if the answer were lost, or at least damaged. Ask the real GPT-2. Same scene, same
 # steps; the pool is its real KV cache, and each step lasts as long as on the H100 above, so that E comes at the same
-# moment.
+# moment. (The next two cells only prepare that.)
 
 # %%
 import torch
@@ -393,11 +399,13 @@ for name, run in fast.items():
     moved = len(leave.swapped_out.get("D", ())), len(again.swapped_in.get("D", ()))
     rows.append((name, again.num_scheduled_tokens["D"], moved[0], moved[1], f"{1e3 * gap:.1f} ms"))
 print(text_table(("D's return", "tokens run", "blocks out", "blocks in", "longest gap"), rows))
-timeline(fast["swap"], by="request", title="The same scene with swap")
+title = "With swap D comes back as it left: no prompt to read (no orange) on its return"
+timeline(fast["swap"], by="request", title=title)
 
 # %% [markdown]
 # The same schedule, to the step. Recompute runs 54 tokens on D's return; swap copies four blocks out
-# and four back, and runs one token, as if nothing had happened.
+# and four back, and runs one token, as if nothing had happened. Either way D was active all the time, and for eight
+# steps got nothing from the GPU: what a user feels and how fast a step is are two things.
 #
 # On the real model these are real blocks of real KV, on their way to the host and back:
 
@@ -427,7 +435,7 @@ quiz("09.swap-time")
 
 # %%
 cost = cost_model("h100", "llama-3-8b")
-others = [(500, 1)] * 8  # eight requests decode, 500 tokens behind each
+others = [(500, 1)] * 8  # (tokens behind, tokens run): eight decode, 500 behind each
 
 
 def recompute_time(n, cost=cost):
@@ -477,7 +485,7 @@ ax.figure
 
 # %%
 rows = []
-for gpu in ("t4", "l4", "a100", "h100", "h200"):
+for gpu in ("l4", "a100", "h100", "h200"):
     there = cost_model(gpu, "llama-3-8b")
     n = next(n for n in range(16, 4096) if recompute_time(n, there) > swap_time(n, there))
     rows.append((gpu, n, f"{recompute_time(2048, there) / swap_time(2048, there):.1f} ×"))
@@ -578,7 +586,7 @@ for ax, column, color in ((axes[0], 2, 1), (axes[1], 3, 0)):
     scale = 100 if column == 2 else 1
     values = [scale * count(run)[column] for run in sweep.values()]
     ax.plot([100 * m for m in marks], values, "o-", color=look.series[color])
-    ax.set_ylim(0, None)
+    ax.set_ylim(0, 1.1 * max(values))
 axes[0].set_ylabel("tokens run again, %")
 axes[0].set_title("Too little: work is repeated", loc="left", fontsize=11)
 axes[1].set(xlabel="watermark, % of the pool", ylabel="answer tokens / s")
@@ -658,9 +666,9 @@ def books(run, name, steps):
             written = 0
         num_run = step.num_scheduled_tokens.get(name, 0)
         written += num_run
-        answered = sum(time <= step.start_time for time in record.token_times)
+        answered = sum(time <= step.start_time for time in record.token_times)  # tokens it has
         sampled = any(step.start_time < time <= step.end_time for time in record.token_times)
-        reads = record.num_prompt_tokens + answered if sampled else written
+        reads = record.num_prompt_tokens + answered if sampled else written  # all of them
         if step.index + 1 in steps:
             rows.append((step.index + 1, num_run, written, reads))
     return rows

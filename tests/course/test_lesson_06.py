@@ -131,6 +131,15 @@ def test_a_learner_who_solves_it_is_told_so_and_goes_on_with_the_own_class() -> 
 
 
 @pytest.mark.slow
+def test_a_method_that_raises_gets_its_error_as_a_sentence_and_the_lesson_goes_on() -> None:
+    slip = dict.fromkeys(FIRST_FIT, "        return self.owner.index(None)\n")
+    notebook, end = run_changed(NAME, slip, "Mine = MyKV if solved")
+    told = next(i for i, c in enumerate(notebook.cells) if "solved = try_out(MyKV)" in c.source)
+    assert "✗ an error: AttributeError" in printed(notebook, told)
+    assert end > told
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("repair", "num_wrong"), [(ONE_SIDE, 2), (BOTH_SIDES, 0)])
 def test_a_repair_is_judged_on_both_neighbours(repair: str, num_wrong: int) -> None:
     notebook, end = run_changed(NAME, {FAULT: repair}, "mended = try_gaps(Mended)")
