@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
 import nbformat
 import pytest
 
+from toyserve.cli import main
 from toyserve.course import start_page
 from toyserve.course.builder import find_sources, target_of
-from toyserve.course.outline import LAYERS, read_outline
+from toyserve.course.exercise_progress import note_progress
+from toyserve.course.outline import LAYERS, QUESTIONS, read_outline
 from toyserve.course.progress import LessonState, lesson_progress
-from toyserve.course.start_page import course_map, lesson_table
+from toyserve.course.start_page import course_map, first_picture, lesson_table
 from toyserve.course.workspace import prepare_workspace
 
 LESSONS = Path(__file__).resolve().parents[2] / "lessons"
@@ -36,15 +41,18 @@ def folder(tmp_path: Path) -> Path:
     source = tmp_path / "course"
     notebook(source / "00_a.ipynb", "# 00 · First\n\n**Why?**\n\n*5–10 minutes.*", "fine")
     notebook(source / "04_b.ipynb", "# 04 · Second\n\n**Is it\nso?** *40 minutes*", "✗ no", "ok")
-    prepare_workspace(tmp_path / "mine", {"lessons": source})
+    exercises = tmp_path / "exercises"
+    notebook(exercises / "04_continuous_batching.ipynb", "# Exercise 04")
+    prepare_workspace(tmp_path / "mine", {"lessons": source, "exercises": exercises})
     return tmp_path / "mine/lessons"
 
 
 def test_a_lesson_introduces_itself(folder: Path) -> None:
     first, second = read_outline(folder)
-    assert (first.number, first.title, first.question) == ("00", "First", "Why?")
+    assert (first.number, first.title) == ("00", "First")
+    assert first.question == "Who gets the next word?"
     assert (first.minutes, first.time, first.layer) == ((5, 10), "5–10 min", "the whole server")
-    assert (second.question, second.time, second.layer) == ("Is it so?", "40 min", "scheduler")
+    assert (second.time, second.layer) == ("40 min", "scheduler")
 
 
 def test_notes_copies_and_broken_files_are_no_lessons(folder: Path) -> None:
@@ -58,7 +66,14 @@ def test_notes_copies_and_broken_files_are_no_lessons(folder: Path) -> None:
 
 def test_every_number_of_the_course_has_one_layer() -> None:
     numbers = sorted(number for row in LAYERS.values() for number in row)
-    assert numbers == [f"{n:02}" for n in range(15)]
+    assert numbers == [f"{n:02}" for n in range(15)] == sorted(QUESTIONS)
+
+
+def test_the_readme_asks_the_same_questions_as_the_start_page() -> None:
+    readme = (LESSONS.parent / "README.md").read_text(encoding="utf-8")
+    asked = dict(re.findall(r"^\| (\d\d) \| [^|]+ \| ([^|]+) \|$", readme, re.MULTILINE))
+    assert asked == QUESTIONS
+    assert all(question.endswith("?") for question in QUESTIONS.values())
 
 
 def test_progress_is_read_from_the_learner_s_own_files(folder: Path) -> None:
@@ -90,12 +105,49 @@ def test_every_lesson_of_the_course_has_checks_and_starts_unsolved() -> None:
 def test_the_table_links_every_lesson_and_says_what_is_next(folder: Path) -> None:
     table = lesson_table(folder)
     assert '<a href="04_b.ipynb">04 · Second</a>' in table.html
-    assert "0 of 2 lessons solved. Next: 00 · First." in table.text
+    assert "0 of 2 lessons and 0 of 5 exercise parts solved. Next: 00 · First." in table.text
     notebook(folder / "00_a.ipynb", "# 00 · First", "✓")
     notebook(folder / "04_b.ipynb", "# 04 · Second", "✗")
-    assert "1 of 2 lessons solved. Go on with 04 · Second." in lesson_table(folder).text
+    text = lesson_table(folder).text
+    assert "1 of 2 lessons and" in text and "Go on with 04 · Second." in text
     notebook(folder / "04_b.ipynb", "# 04 · Second", "✓")
-    assert "2 of 2 lessons solved. That was all of them." in lesson_table(folder).text
+    text = lesson_table(folder).text
+    assert "2 of 2 lessons and" in text and "That was all of them." in text
+
+
+def test_the_table_counts_the_parts_of_an_exercise_as_the_terminal_does(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    link = '<a href="../exercises/04_continuous_batching.ipynb">'
+    assert f"{link}○ 0 of 5</a>" in lesson_table(folder).html
+    for known, seen in (
+        ({"04.1": False}, "◐ 0 of 5"),
+        ({"04.1": True, "04.3": True, "99.1": True}, "◐ 2 of 5"),
+        ({f"04.{n}": True for n in range(1, 6)}, "● 5 of 5"),
+    ):
+        note_progress(folder.parent, known)
+        table = lesson_table(folder)
+        assert f"{link}{seen}</a>" in table.html and seen in table.text
+        assert main(["progress", "--lab", str(folder.parent)]) == 0
+        row = next(r for r in capsys.readouterr().out.splitlines() if r.startswith("04 "))
+        assert row.endswith(seen[2:])
+    assert "and 5 of 5 exercise parts" in lesson_table(folder).text
+
+
+def test_lessons_without_exercises_beside_them_have_a_table_too(tmp_path: Path) -> None:
+    notebook(tmp_path / "lessons/00_a.ipynb", "# 00 · First", "fine")
+    text = lesson_table(tmp_path / "lessons").text
+    assert "1 of 1 lessons solved. That was all of them." in text
+
+
+def test_the_first_picture_is_made_by_the_engine_without_a_model(tmp_path: Path) -> None:
+    upper, lower = first_picture().axes
+    assert upper.get_title(loc="left").endswith("140 steps")
+    assert lower.get_title(loc="left").endswith("100 steps")
+    assert upper.get_xlim() == lower.get_xlim()
+    code = "import sys; from toyserve.course.start_page import first_picture as f; f(); "
+    code += "sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False).returncode == 0
 
 
 def test_the_map_has_a_box_for_each_lesson_in_place(folder: Path) -> None:
@@ -122,8 +174,11 @@ def test_the_committed_page_knows_every_lesson_there_is() -> None:
         assert f'<a href="{lesson.name}">{title}</a>' in shown, (
             f"{lesson.name} is not on the start page: python -m toyserve.course.builder index"
         )
-    assert shown.count("<a href=") == len(lessons)
-    assert "begun" not in shown
+    exercises = sorted((LESSONS.parent / "exercises").glob("[0-9]*.ipynb"))
+    for exercise in exercises:
+        assert f'<a href="../exercises/{exercise.name}">○ 0 of 5</a>' in shown
+    assert shown.count("<a href=") == len(lessons) + len(exercises)
+    assert shown.count("○ not begun") == len(lessons)  # nobody's progress is in it
 
 
 def test_lab_opens_the_start_page(tmp_path: Path) -> None:

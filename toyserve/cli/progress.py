@@ -16,25 +16,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    from toyserve.course.checks.part import exercise_names, load_exercise
-    from toyserve.course.exercise_progress import lab_of, read_progress
+    from toyserve.course.exercise_progress import exercise_progress, lab_of, read_progress
 
     lab = lab_of(options.lab)
-    known = read_progress(lab)
-    exercises = [load_exercise(name) for name in exercise_names()]
+    exercises = exercise_progress(read_progress(lab))
     if options.json:
         import json
 
-        parts = {key: known.get(key) for exercise in exercises for key in exercise.by_key}
+        parts = {key: mark for exercise in exercises for key, mark in exercise.marks.items()}
         print(json.dumps({"lab": str(lab), "parts": parts}))
         return 0
-    total = right = 0
-    for exercise in exercises:
-        marks = [known.get(key) for key in exercise.by_key]
-        row = " ".join("✓" if m else "·" if m is None else "✗" for m in marks)
-        count = sum(m is True for m in marks)
-        print(f"{exercise.name.replace('_', ' '):28} {row:12} {count} of {len(marks)}")
-        total, right = total + len(marks), right + count
+    for one in exercises:
+        row = " ".join("✓" if m else "·" if m is None else "✗" for m in one.marks.values())
+        count = f"{one.num_right} of {one.num_parts}"
+        print(f"{one.name.replace('_', ' '):28} {row:12} {count}")
+    right, total = sum(e.num_right for e in exercises), sum(e.num_parts for e in exercises)
     print(f"\n{right} of {total} parts are right (✗ not yet, · not checked). Explanations that a")
     print("teacher reads are not counted.")
     return 0

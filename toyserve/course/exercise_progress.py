@@ -8,11 +8,42 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from toyserve.course.workspace import MANIFEST
 
 FILE = ".toyserve-progress.json"
+
+
+@dataclass(frozen=True)
+class ExerciseProgress:
+    """One exercise. What a teacher reads is not counted.
+
+    marks: of each part that a machine grades, was it right when it was last checked? None: never.
+    """
+
+    name: str  # "04_continuous_batching"
+    marks: Mapping[str, bool | None]
+
+    @property
+    def num_right(self) -> int:
+        return sum(mark is True for mark in self.marks.values())
+
+    @property
+    def num_parts(self) -> int:
+        return len(self.marks)
+
+
+def exercise_progress(known: Mapping[str, bool]) -> list[ExerciseProgress]:
+    """Every exercise there is, in order. known: what ``read_progress`` found."""
+    from toyserve.course.checks.part import exercise_names, load_exercise
+
+    return [
+        ExerciseProgress(name, {key: known.get(key) for key in load_exercise(name).by_key})
+        for name in exercise_names()
+    ]
 
 
 def find_lab(start: Path) -> Path | None:

@@ -1,4 +1,8 @@
-"""What the course is made of, read from its notebooks: each lesson's title, question and time."""
+"""What the course is made of: each lesson's question (here), title and time (from its notebook).
+
+A lesson's own first cell asks its question of people who stand in its story; a list of lessons has
+to ask it of somebody who has read none of them.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +25,27 @@ LAYERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 
+QUESTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "00": "Who gets the next word?",
+        "01": "What does an answer consist of, and who waits for whom?",
+        "02": "Why is a step for 32 users hardly slower than a step for one?",
+        "03": "What does it cost to start together and to end together?",
+        "04": "What if anybody may come and go between any two steps?",
+        "05": "What if somebody brings a prompt of 50,000 tokens?",
+        "06": "Why do 100 requests not fit?",
+        "07": "What if a request's memory need not be in one piece?",
+        "08": "How does a GPU read pages that lie scattered?",
+        "09": "Memory is full and somebody urgent comes: who has to go?",
+        "10": "Who pays for whose speed?",
+        "11": "At which arrival rate does it break?",
+        "12": "Must the same prompt be read twice?",
+        "13": "Which model is cheap to serve?",
+        "14": "Does it work with a real client?",
+    }
+)
+
 _TITLE = re.compile(r"^# (?P<number>\d\d) · (?P<title>.+)$", re.MULTILINE)
-_QUESTION = re.compile(r"\*\*([^*]+\?)\*\*")
 _MINUTES = re.compile(r"(\d+)(?:–(\d+))? minutes")
 
 
@@ -33,13 +56,17 @@ class Lesson:
     file: str
     number: str
     title: str
-    question: str
     minutes: tuple[int, int] | None
 
     @property
     def layer(self) -> str:
         """Which part of the server it is about."""
         return next(name for name, numbers in LAYERS.items() if self.number in numbers)
+
+    @property
+    def question(self) -> str:
+        """What it answers, for somebody who has read no lesson yet."""
+        return QUESTIONS[self.number]
 
     @property
     def time(self) -> str:
@@ -70,13 +97,12 @@ def _read_lesson(path: Path) -> Lesson | None:
     except (OSError, ValueError, LookupError, TypeError):
         return None
     title = _TITLE.search(text)
-    if title is None or title["number"] not in {n for row in LAYERS.values() for n in row}:
+    if title is None or title["number"] not in QUESTIONS:
         return None
-    question, minutes = _QUESTION.search(text), _MINUTES.search(text)
+    minutes = _MINUTES.search(text)
     return Lesson(
         path.name,
         title["number"],
         title["title"].strip(),
-        " ".join(question[1].split()) if question else "",
         (int(minutes[1]), int(minutes[2] or minutes[1])) if minutes else None,
     )
