@@ -137,19 +137,24 @@ class TorchAttention:
         return table.index_select(0, to_device(np.array(lens), table.device))
 
     def _group_decodes(self, batch: AttentionBatch) -> list[_DecodeGroup]:
-        lens = batch.decode_lens
+        lens, size = batch.decode_lens, self.block_size
         groups: list[_DecodeGroup] = []
         if not lens:
             return groups
-        masks = self._masks_for(lens, batch.decode_blocks.shape[1] * self.block_size)
-        table = batch.decode_blocks.numpy()  # numpy cuts small pieces faster than torch does
-        for first in range(0, len(lens), DECODES_PER_GROUP):
-            last = min(first + DECODES_PER_GROUP, len(lens))
-            width = -(-lens[last - 1] // self.block_size)
-            size, max_len = last - first, width * self.block_size
-            blocks = to_device(table[first:last, :width].reshape(-1), masks.device)
-            mask = None if lens[first] == max_len else masks[first:last, :, :, :max_len]
-            groups.append(_DecodeGroup(first, last, blocks, self._gathered(size, width), mask))
+        firsts = range(0, len(lens), DECODES_PER_GROUP)
+        lasts = [*firsts[1:], len(lens)]
+        widths = [-(-lens[last - 1] // size) for last in lasts]  # in blocks
+        # All groups' block ids and masks are made at once and then cut: a torch call costs more
+        # than the numbers of a group.
+        table = batch.decode_blocks.numpy()
+        ids = [table[i:j, :w].ravel() for i, j, w in zip(firsts, lasts, widths, strict=True)]
+        all_ids = to_device(np.concatenate(ids), self.pool.data.device)
+        blocks = all_ids.split([len(part) for part in ids])
+        masks = self._masks_for(lens, batch.decode_blocks.shape[1] * size).split(DECODES_PER_GROUP)
+        for number, (first, last, width) in enumerate(zip(firsts, lasts, widths, strict=True)):
+            max_len, into = width * size, self._gathered(last - first, width)
+            mask = None if lens[first] == max_len else masks[number][..., :max_len]
+            groups.append(_DecodeGroup(first, last, blocks[number], into, mask))
         return groups
 
     def _plan_chunk(self, chunk: Chunk) -> tuple[Chunk, Tensor | None, Tensor | None]:
