@@ -76,6 +76,16 @@ def test_the_readme_asks_the_same_questions_as_the_start_page() -> None:
     assert all(question.endswith("?") for question in QUESTIONS.values())
 
 
+def test_a_teacher_s_four_weeks_hold_all_lessons_and_no_week_is_overfull() -> None:
+    readme = (LESSONS.parent / "README.md").read_text(encoding="utf-8")
+    (plan,) = re.findall(r"^\| \*\*4 weeks, 2 × 90 min each\*\* \| (.*) \|$", readme, re.MULTILINE)
+    weeks = [range(int(a), int(b) + 1) for a, b in re.findall(r"Week \d: (\d\d) to (\d\d)", plan)]
+    lessons = {int(one.number): one for one in read_outline(LESSONS)}
+    assert [number for week in weeks for number in week] == sorted(lessons)
+    for week in weeks:
+        assert sum((lessons[number].minutes or (0, 999))[1] for number in week) <= 2 * 90
+
+
 def test_progress_is_read_from_the_learner_s_own_files(folder: Path) -> None:
     file = folder / "04_b.ipynb"
 

@@ -1,4 +1,4 @@
-"""The README's cell for hosted notebooks: installs from beside the notebook, and only if it must."""
+"""The README's cell for hosted notebooks: it takes what lies beside them, and only if it must."""
 
 from __future__ import annotations
 
@@ -95,3 +95,13 @@ def test_badge_and_cell_have_the_address_that_the_project_names() -> None:
     assert BADGE[1].startswith(f"https://colab.research.google.com/github/{place}/blob/")
     assert address() == known
     assert "names no public address" not in README
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/teaching.md"])
+def test_who_installs_with_pip_gets_what_make_lab_gives(page: str) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (extras,) = re.findall(r"^EXTRAS_lab := (\S+)$", makefile, re.MULTILINE)
+    lines = re.findall(
+        r'pip install -c constraints.txt -e "\.(\[lab\S*\])"', (ROOT / page).read_text()
+    )
+    assert lines and set(lines) == {extras}
