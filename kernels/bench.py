@@ -2,8 +2,11 @@
 
 import json
 import platform
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ import torch
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the report; a time is in seconds, `share` is of the ceiling named in `unit`."""
+    """One line of the report; a time is in seconds, `share` is of the ceiling that `unit` has."""
 
     section: str
     shape: str
@@ -33,6 +36,7 @@ class Report:
     problems: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     about: dict[str, Any] = field(default_factory=dict)
+    ceilings: dict[str, float] = field(default_factory=dict)  # measured: "GB/s" and "TFLOP/s"
 
     def add(self, row: Row) -> None:
         """Keep a row and print it at once: a check that is killed has still said something."""
@@ -45,6 +49,23 @@ class Report:
             + (f"  {row.note}" if row.note else ""),
             flush=True,
         )
+
+    def add_rate(
+        self,
+        section: str,
+        shape: str,
+        what: str,
+        seconds: float | None,
+        work: float,
+        unit: str,
+        note: str = "",
+    ) -> None:
+        """A row for `work` bytes or FLOPs done in `seconds`, as a share of the ceiling."""
+        scale = {"GB/s": 1e9, "TFLOP/s": 1e12}[unit]
+        rate = None if seconds is None else work / seconds / scale
+        ceiling = self.ceilings.get(unit)
+        share = None if rate is None or ceiling is None else rate / ceiling
+        self.add(Row(section, shape, what, seconds, rate, unit, share, note))
 
     def problem(self, text: str) -> None:
         self.problems.append(text)
@@ -72,39 +93,62 @@ class Bench:
     def seconds_left(self) -> float:
         return self.deadline - time.monotonic()
 
-    def seconds(self, run: Callable[[], Any]) -> tuple[float | None, str]:
-        """Median seconds of one run, and a note on how it was taken.
+    def seconds(self, run: Callable[[], Any], *, capture: bool = True) -> float | None:
+        """Median seconds of one run, with the L2 cache flushed between runs.
 
-        Replayed from a CUDA graph, so that the time of launching does not count, with the L2
-        cache flushed between runs; what cannot be captured is launched as it is.
+        `capture`: replay it from a CUDA graph, so that the time of launching does not count. Only
+        for what surely can be captured: after a failed capture, torch before 2.12 cannot free
+        memory any more, and every later capture fails too.
         """
         if self.smoke:
             run()
-            return None, ""
+            return None
         from triton.testing import do_bench
 
         for _ in range(3):
             run()
         torch.cuda.synchronize()
-        timed, note = run, ""
-        try:
+        timed = run
+        if capture:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 run()
             timed = graph.replay
-        except Exception as error:  # whatever a library does that a capture does not allow
-            torch.cuda.synchronize()
-            note = f"not captured in a graph: {type(error).__name__}"
-        return do_bench(timed, warmup=10, rep=60, return_mode="median") * 1e-3, note
+        return do_bench(timed, warmup=10, rep=60, return_mode="median") * 1e-3
 
     def fits(self, num_bytes: int) -> bool:
         """Whether that much memory is free."""
-        return self.smoke or num_bytes < torch.cuda.mem_get_info(self.device)[0]
+        if self.smoke:
+            return True
+        torch.cuda.empty_cache()  # what torch keeps for itself is not free to the driver
+        return num_bytes < torch.cuda.mem_get_info(self.device)[0]
 
     def free(self) -> None:
         """Give unused memory back between sections."""
         if not self.smoke:
             torch.cuda.empty_cache()
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError inside when the time is over: a library may compile for minutes.
+
+    Needs Unix and the main thread, and does nothing elsewhere.
+    """
+    if not hasattr(signal, "setitimer") or threading.current_thread() != threading.main_thread():
+        yield
+        return
+
+    def stop(*_: Any) -> None:
+        raise TimeoutError(f"not done after {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:

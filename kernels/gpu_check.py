@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from . import backend
 
 if TYPE_CHECKING:
-    from .bench import Report
+    from .bench import Bench, Report
 
 GOAL = 0.8  # of the copy bandwidth, for decode above the L2
 
@@ -40,57 +40,70 @@ def main(argv: list[str] | None = None) -> int:
     import torch
 
     device = torch.device("cpu" if options.smoke else "cuda")
-    here = backend.support(device)
-    if not here.ok:
-        print(f"cannot check: {here.reason} (--smoke runs without a GPU)")
+    why_not = backend.support(device).reason
+    if not options.smoke and backend.triton_mode() == "interpreter":
+        why_not = "TRITON_INTERPRET is set, so nothing would be compiled: unset it"
+    if why_not:
+        print(f"cannot check: {why_not} (--smoke runs without a GPU)")
         return 2
-    report = run(device, options.smoke, options.sweep, began + options.budget)
-    summarise(report, time.monotonic() - began)
-    if options.json:
-        report.save(options.json)
-        print(f"written to {options.json}")
+    report = run(device, options.smoke, options.sweep, began, options.budget, options.json)
     return 1 if report.problems else 0
 
 
-def run(device: Any, smoke: bool, with_sweep: bool, deadline: float) -> "Report":
-    """All sections in order; one that fails is a problem and the next one runs."""
+def run(
+    device: Any, smoke: bool, with_sweep: bool, began: float, budget: float, path: Path | None
+) -> "Report":
+    """All sections in order; one that fails is a problem, and the next one runs.
+
+    After each the JSON is written anew, so that a check that is killed has still left one.
+    """
     import torch
 
     from .bench import Bench, Report, describe_machine
-    from .gpu_correct import check_correctness
-    from .gpu_engine import measure_engine
-    from .gpu_speed import measure_ceilings, measure_decode, measure_prefill, measure_write
-    from .gpu_sweep import sweep
 
     bf16 = not smoke and torch.cuda.get_device_capability(device) >= (8, 0)
-    bench = Bench(device, torch.bfloat16 if bf16 else torch.float16, smoke, deadline)
+    bench = Bench(device, torch.bfloat16 if bf16 else torch.float16, smoke, began + budget)
     report = Report(about=describe_machine(device))
     print("  ".join(f"{key}: {value}" for key, value in report.about.items()))
-    ceilings: list[float | None] = [None, None]
-
-    def take_ceilings(report: Report, bench: Bench) -> None:
-        ceilings[:] = measure_ceilings(report, bench)
-
-    sections: list[Callable[[Report, Bench], None]] = [
-        take_ceilings,
-        *([sweep] if with_sweep else []),
-        check_correctness,
-        lambda r, b: measure_decode(r, b, ceilings[0]),
-        lambda r, b: measure_prefill(r, b, ceilings[1]),
-        lambda r, b: measure_write(r, b, ceilings[0]),
-        measure_engine,
-    ]
     with torch.no_grad():
-        for section in sections:
+        for section in sections(with_sweep):
             try:
                 section(report, bench)
+                bench.free()
+            except torch.OutOfMemoryError as error:  # it says nothing about the kernels
+                report.skip(f"{section.__name__}: {str(error).splitlines()[0]}")
             except Exception as error:  # keep what the other sections can still say
-                report.problem(f"{type(error).__name__}: {error}")
-            bench.free()
+                report.problem(f"{section.__name__}: {type(error).__name__}: {error}")
+            report.about["seconds"] = round(time.monotonic() - began, 1)
+            if path:
+                report.save(path)
+    summarise(report)
+    if path:
+        print(f"written to {path}")
     return report
 
 
-def summarise(report: "Report", seconds: float) -> None:
+def sections(with_sweep: bool) -> list[Callable[["Report", "Bench"], None]]:
+    """In order: what says most first, what may take for ever last."""
+    from . import gpu_correct, gpu_engine, gpu_speed
+    from .gpu_sweep import sweep
+
+    return [
+        gpu_speed.measure_ceilings,
+        *([sweep] if with_sweep else []),
+        gpu_correct.check_kernels,
+        gpu_correct.check_far_offsets,
+        gpu_correct.check_capture,
+        gpu_speed.measure_decode,
+        gpu_speed.measure_prefill,
+        gpu_speed.measure_write,
+        gpu_engine.check_engine,
+        gpu_engine.measure_engine,
+        gpu_speed.measure_libraries,
+    ]
+
+
+def summarise(report: "Report") -> None:
     """Decode against the goal and the best rival, shape by shape, and the verdict."""
     shapes = dict.fromkeys(row.shape for row in report.rows if row.section == "decode")
     for shape in shapes:
@@ -105,8 +118,8 @@ def summarise(report: "Report", seconds: float) -> None:
             f"decode {shape}: {goal} (goal {100 * GOAL:.0f} %), "
             f"{best.seconds / ours[0].seconds:.2f}x the speed of {best.what}"
         )
-    report.about["seconds"] = round(seconds, 1)
-    print(f"{len(report.problems)} problems, {len(report.skipped)} skipped, {seconds:.0f} s")
+    found, left_out = len(report.problems), len(report.skipped)
+    print(f"{found} problems, {left_out} skipped, {report.about['seconds']} s")
 
 
 if __name__ == "__main__":

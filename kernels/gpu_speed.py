@@ -1,11 +1,12 @@
 """The GPU check's timings: how near the kernels are to what the card can do, beside others."""
 
+import importlib.util
 from collections.abc import Callable
 
 import torch
 
 from . import rivals
-from .bench import Bench, Report, Row
+from .bench import Bench, Report, at_most
 from .checks import TOLERANCE
 from .decode_attention import decode_attention, decode_attention_reference
 from .gpu_correct import relative_error
@@ -22,51 +23,69 @@ from .problems import PagedProblem
 from .ragged_attention import ragged_attention
 from .write_kv import write_kv
 
+Prepare = Callable[[PagedProblem], rivals.Run]
 
-def measure_ceilings(report: Report, bench: Bench) -> tuple[float | None, float | None]:
-    """Copy bandwidth in bytes/s and matrix rate in FLOP/s, as this run of this card gives them."""
+OURS: dict[str, Prepare] = {
+    "toyserve decode": lambda p: lambda: decode_attention(*p.decode_args),
+    "toyserve ragged": lambda p: lambda: ragged_attention(*p.ragged_args, max_query_len=1),
+}
+
+
+def measure_ceilings(report: Report, bench: Bench) -> None:
+    """Copy bandwidth and matrix rate, as this run of this card gives them."""
     size = 2**10 if bench.smoke else 2**30
     source = torch.empty(size, dtype=torch.uint8, device=bench.device)
     target = torch.empty_like(source)
-    seconds, _ = bench.seconds(lambda: target.copy_(source))
-    bandwidth = None if seconds is None else 2 * size / seconds
-    report.add(Row("ceiling", "copy of 1 GiB", "bytes", seconds, _scaled(bandwidth, 1e9), "GB/s"))
     n = 64 if bench.smoke else 8192
     dtype = torch.float32 if bench.smoke else bench.dtype
     a, b = (torch.randn(n, n, dtype=dtype, device=bench.device) for _ in range(2))
-    seconds, _ = bench.seconds(lambda: a @ b)
-    rate = None if seconds is None else 2 * n**3 / seconds
-    report.add(Row("ceiling", f"{n} cubed", "matrix", seconds, _scaled(rate, 1e12), "TFLOP/s"))
-    return bandwidth, rate
+    for shape, what, run, work, unit in (
+        ("copy of 1 GiB", "bytes", lambda: target.copy_(source), 2 * size, "GB/s"),
+        (f"{n} cubed", "matrix", lambda: a @ b, 2 * n**3, "TFLOP/s"),
+    ):
+        seconds = bench.seconds(run)
+        report.add_rate("ceiling", shape, what, seconds, work, unit)
+        if seconds is not None:
+            report.ceilings[unit] = report.rows[-1].rate
 
 
-def _scaled(value: float | None, by: float) -> float | None:
-    return None if value is None else value / by
+def measure_decode(report: Report, bench: Bench) -> None:
+    """Decode attention, as a share of the copy bandwidth, beside torch's."""
+    for shape in SMOKE_DECODE if bench.smoke else DECODE_SHAPES:
+        _measure_decode(report, bench, shape, OURS | rivals.DECODE)
 
 
-def measure_decode(report: Report, bench: Bench, bandwidth: float | None) -> None:
-    """Decode attention, as a share of the copy bandwidth, beside its rivals."""
+def measure_libraries(report: Report, bench: Bench) -> None:
+    """The same by other libraries, where they are installed: last, since they may compile long."""
+    found = dict(rivals.LIBRARIES)
+    for module, what in (("flashinfer", "FlashInfer"), ("flash_attn", "FlashAttention")):
+        if importlib.util.find_spec(module) is None:
+            report.skip(f"{what} is not installed")
+            found = {name: prepare for name, prepare in found.items() if what not in name}
+    if bench.smoke:
+        report.skip("FlexAttention compiles for the machine it runs on")
+        found.pop(rivals.FLEX)
     for number, shape in enumerate(SMOKE_DECODE if bench.smoke else DECODE_SHAPES):
-        num_bytes = shape.kv_bytes(bench.dtype)
-        if not bench.fits(4 * num_bytes) or bench.seconds_left < 30:
-            report.skip(f"decode {shape}: too little memory or time is left")
-            continue
-        problem = random_problem(shape, bench)
-        tail = min(4, shape.num_seqs) if shape.context_len <= 2048 else 1
-        judge = problem.tail(tail)
-        expected = decode_attention_reference(*judge.decode_args)
-        runs = {
-            "toyserve decode": lambda p: lambda: decode_attention(*p.decode_args),
-            "toyserve ragged": lambda p: lambda: ragged_attention(*p.ragged_args, max_query_len=1),
-        } | rivals.DECODE
-        for what, prepare in runs.items():
-            if "Flex" in what and (bench.smoke or number != 1):
-                continue  # compiles for many seconds: one shape is enough
-            _measure(report, bench, "decode", shape, what, prepare, problem, expected, bandwidth)
-        bench.free()
+        if number == 2:
+            found.pop(rivals.FLEX, None)  # each shape compiles for many seconds: two are enough
+        if found:
+            _measure_decode(report, bench, shape, found)
 
 
-def measure_prefill(report: Report, bench: Bench, matrix_rate: float | None) -> None:
+def _measure_decode(
+    report: Report, bench: Bench, shape: Shape, contestants: dict[str, Prepare]
+) -> None:
+    if not bench.fits(4 * shape.kv_bytes(bench.dtype)) or bench.seconds_left < 25:
+        report.skip(f"decode {shape}: too little memory or time is left")
+        return
+    problem = random_problem(shape, bench)
+    judge = problem.tail(min(4, shape.num_seqs) if shape.context_len <= 2048 else 1)
+    expected = decode_attention_reference(*judge.decode_args)
+    for what, prepare in contestants.items():
+        _measure(report, bench, "decode", shape, what, prepare, problem, expected)
+
+
+def measure_prefill(report: Report, bench: Bench) -> None:
     """Prompts and chunks, as a share of the matrix rate, beside SDPA for whole prompts."""
     for shape in SMOKE_PREFILL if bench.smoke else PREFILL_SHAPES:
         if bench.seconds_left < 30:
@@ -76,7 +95,7 @@ def measure_prefill(report: Report, bench: Bench, matrix_rate: float | None) -> 
         judge = problem.tail(1)
         last = judge.q[-1:]  # the last token of the last sequence sees all of its context
         expected = decode_attention_reference(last, *judge.decode_args[1:])
-        runs = {
+        runs: dict[str, Prepare] = {
             "toyserve ragged": lambda p, n=shape.query_len: (
                 lambda: ragged_attention(*p.ragged_args, max_query_len=n)
             )
@@ -84,7 +103,8 @@ def measure_prefill(report: Report, bench: Bench, matrix_rate: float | None) -> 
         if shape.query_len == shape.context_len:
             runs |= rivals.PREFILL
         for what, prepare in runs.items():
-            _measure(report, bench, "prefill", shape, what, prepare, problem, expected, matrix_rate)
+            _measure(report, bench, "prefill", shape, what, prepare, problem, expected)
+        del problem, judge, last
         bench.free()
 
 
@@ -94,34 +114,36 @@ def _measure(
     section: str,
     shape: Shape,
     what: str,
-    prepare: Callable[[PagedProblem], rivals.Run],
+    prepare: Prepare,
     problem: PagedProblem,
     expected: torch.Tensor,
-    ceiling: float | None,
 ) -> None:
-    """One contestant on one problem: is it right on the last rows, and how long does it take?"""
+    """One contestant on one problem: is it right on the last rows, and how long does it take?
+
+    What goes wrong with our kernels is a problem, with anybody else's a line of what was skipped.
+    """
+    complain = report.problem if what.startswith("toyserve") else report.skip
     try:
-        run = prepare(problem)
-        out = rivals.rows_of(run(), len(problem.q))
-        error = relative_error(out[-len(expected) :], expected)
-        seconds, note = bench.seconds(run)
+        with at_most(max(1, min(60, bench.seconds_left))):
+            run = prepare(problem)
+            out = rivals.rows_of(run(), len(problem.q))
+            error = relative_error(out[-len(expected) :], expected)
+            seconds = bench.seconds(run, capture=what not in rivals.LIBRARIES)
     except Exception as error_raised:  # a library that is missing or does not do this shape
         said = (str(error_raised).splitlines() or [""])[0][:100]
-        text = f"{section} {shape}: {what}: {type(error_raised).__name__}: {said}"
-        (report.problem if what.startswith("toyserve") else report.skip)(text)
+        complain(f"{section} {shape}: {what}: {type(error_raised).__name__}: {said}")
         return
-    if what.startswith("toyserve") and not error <= TOLERANCE[bench.dtype]:
-        report.problem(f"{section} {shape}: {what} is off by {error:.2g}")
-    work, scale, unit = shape.flops, 1e12, "TFLOP/s"
+    if not error <= TOLERANCE[bench.dtype]:
+        complain(f"{section} {shape}: {what} is off by {error:.2g}")
+        return
+    work, unit = shape.flops, "TFLOP/s"
     if section == "decode":
-        work, scale, unit = shape.kv_bytes(bench.dtype), 1e9, "GB/s"
-    rate = None if seconds is None else work / seconds
-    share = None if rate is None or ceiling is None else rate / ceiling
-    note = f"{note} error {error:.1e}".strip()
-    report.add(Row(section, str(shape), what, seconds, _scaled(rate, scale), unit, share, note))
+        work, unit = shape.kv_bytes(bench.dtype), "GB/s"
+    note = f"error {error:.1e}" + ("" if what not in rivals.LIBRARIES else ", launched each time")
+    report.add_rate(section, str(shape), what, seconds, work, unit, note)
 
 
-def measure_write(report: Report, bench: Bench, bandwidth: float | None) -> None:
+def measure_write(report: Report, bench: Bench) -> None:
     """The KV write of a large step: K and V are read once and written once."""
     tokens, heads, head_dim = (8, 2, 16) if bench.smoke else (16384, 12, 64)
     options = {"device": bench.device, "dtype": bench.dtype}
@@ -129,9 +151,7 @@ def measure_write(report: Report, bench: Bench, bandwidth: float | None) -> None
     kv = torch.randn(tokens, 3 * heads, head_dim, **options)
     slots = torch.randperm(tokens * 4, device=bench.device)[:tokens]
     args = (kv[:, heads : 2 * heads], kv[:, 2 * heads :], pool[:, :, 0], pool[:, :, 1], slots)
-    seconds, note = bench.seconds(lambda: write_kv(*args))
+    seconds = bench.seconds(lambda: write_kv(*args))
     num_bytes = 4 * tokens * heads * head_dim * bench.dtype.itemsize
-    rate = None if seconds is None else num_bytes / seconds
-    share = None if rate is None or bandwidth is None else rate / bandwidth
     shape = f"{tokens} tokens {heads}x{head_dim}"
-    report.add(Row("write", shape, "toyserve", seconds, _scaled(rate, 1e9), "GB/s", share, note))
+    report.add_rate("write", shape, "toyserve", seconds, num_bytes, "GB/s")

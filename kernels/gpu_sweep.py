@@ -89,7 +89,7 @@ def _time_all(
             report.skip(f"sweep {shape}: out of time before {tile}")
             break
         try:
-            seconds, _ = bench.seconds(lambda t=tile, n=num_splits: run(t, n))
+            seconds = bench.seconds(lambda t=tile, n=num_splits: run(t, n))
         except Exception:  # too many registers or too much shared memory: not a candidate
             continue
         times.append((seconds, (tile, num_splits)))
