@@ -11,6 +11,12 @@ import pytest
 from browser_for_tests import Watch, chromium, needs_browser, playwright
 from test_widget_data import a_run
 
+from toyserve.engine import Engine
+from toyserve.kv import PagedKV
+from toyserve.recording import Recording
+from toyserve.request import Request, SamplingParams
+from toyserve.runners import SimulatedRunner
+from toyserve.schedulers import ContinuousScheduler
 from toyserve.viz import why
 from toyserve.viz.page import to_html
 
@@ -96,6 +102,52 @@ def test_pointing_tells_whose_cell_and_whose_block_it_is(browser: Any, tmp_path:
     page.mouse.move(5, 5)
     playwright.expect(tip).to_be_hidden()
     assert watch.errors == []
+
+
+CELL_COLOUR = """(canvas, [x, y]) => {
+  const ratio = window.devicePixelRatio;
+  return [...canvas.getContext('2d').getImageData(x * ratio, y * ratio, 1, 1).data].slice(0, 3);
+}"""
+
+
+def test_the_map_of_a_large_pool_says_what_a_cell_is_and_what_it_leaves_out(
+    browser: Any, tmp_path: Path
+) -> None:
+    few, many = a_run(6, num_blocks=20_000), filled(20_000)
+    page, watch = opened(browser, to_html(few, tmp_path / "few.html"))
+    page.locator(".ts-scrub").fill("20")
+    note, tip = page.locator(".ts-memory-note"), page.locator(".ts-tip")
+    playwright.expect(note).to_have_text(
+        "blocks 0 to 127; the other 19,872 are never taken in this run"
+    )
+    box = page.locator(".ts-map").bounding_box()
+    assert 60 < box["height"] < 300 and box["width"] > 400
+    page.locator(".ts-map").hover(position={"x": 8, "y": 8})
+    playwright.expect(tip).to_contain_text("block 0: r0 (its block 1)")
+    assert watch.errors == []
+    page, watch = opened(browser, to_html(many, tmp_path / "many.html"))
+    canvas, note, tip = (page.locator(f".ts-{name}") for name in ("map", "memory-note", "tip"))
+    playwright.expect(note).to_have_text("1 cell = 4 blocks")
+    box = canvas.bounding_box()
+    assert 150 < box["height"] < 300
+    canvas.hover(position={"x": 3, "y": 3})
+    playwright.expect(tip).to_have_text("blocks 0 to 3\n4 held by r0: 64 of 64 slots written")
+    canvas.hover(position={"x": box["width"] / 2, "y": box["height"] - 4})
+    playwright.expect(tip).to_contain_text("4 free")
+    held = canvas.evaluate(CELL_COLOUR, [2, 2])
+    free = canvas.evaluate(CELL_COLOUR, [box["width"] / 2, box["height"] - 8])
+    assert held == [0x77, 0xAA, 0xDD] and free == [255, 255, 255]
+    assert watch.errors == []
+
+
+def filled(num_blocks: int) -> Recording:
+    """Two thirds of the pool are written in the first step."""
+    engine = Engine(
+        scheduler=ContinuousScheduler(8), kv=PagedKV(num_blocks, 16), runner=SimulatedRunner()
+    )
+    size = num_blocks * 16 * 2 // 3 // 8
+    params = SamplingParams(max_tokens=4)
+    return engine.run([Request(f"r{i}", [1] * size, params) for i in range(8)])
 
 
 def test_the_page_zooms_and_the_window_follows_the_step(browser: Any, tmp_path: Path) -> None:

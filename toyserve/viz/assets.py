@@ -5,7 +5,9 @@ from __future__ import annotations
 from importlib.resources import files
 
 # In order of use; only the last one exports, so that their texts joined are one ES module.
-_SCRIPTS = ("data.js", "paint.js", "words.js", "timeline.js")
+_SCRIPTS = (
+    "data.js", "paint.js", "blockmap.js", "words.js", "play.js", "hands.js", "timeline.js",
+)  # fmt: skip
 
 
 def module_source() -> str:

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 
 from toyserve.kv.manager import BlockEvent
 from toyserve.recording import Recording
 from toyserve.replay import replay_work
+from toyserve.viz.blockgrid import (
+    MAX_SINGLE_BLOCKS,
+    BlockGrid,
+    grid_of,
+    num_shown_blocks,
+    num_touched_blocks,
+)
 from toyserve.viz.kvuse import kv_use
 from toyserve.viz.style import (
     MEMORY,
     OWNERS,
     Theme,
     add_legend,
+    claim_x,
     dress,
     figure_of,
     look_patch,
@@ -29,8 +37,8 @@ from toyserve.viz.style import (
 )
 from toyserve.viz.words import require_steps, say_empty, short
 
-MAX_DRAWN_BLOCKS = 512
 MAX_NAMED_COLUMNS = 24
+PANEL = (8.8, 3.2)  # inches of a large pool's own figure
 
 
 @dataclass(frozen=True)
@@ -91,43 +99,66 @@ def block_map(
     """Every physical block in one step (counted from 1; the fullest step without one).
 
     A block's colour and name say who holds it, and the number which page of that request it is; the
-    filled part holds tokens, the hatched part is taken but empty.
+    filled part holds tokens, the hatched part is taken but empty. Of a pool of thousands a cell is
+    several blocks, or only the part is shown that the run touches: the picture says so.
+    columns: cells a line. Raises ValueError for a step that there is not.
     """
     require_steps(recording)
     look = theme_of(theme)
-    columns = columns or _columns(int(recording.meta["num_blocks"]))
-    num_lines = -(-int(recording.meta["num_blocks"]) // columns)
+    grid = _grid(recording, columns, ax)
+    single = grid.num_shown <= MAX_SINGLE_BLOCKS
     if ax is None:
-        line = 0.6 if columns <= MAX_NAMED_COLUMNS else 0.34
-        ax = new_axes((10, 1.3 + min(5.0, max(0.9, line * num_lines))), look)[0]
+        line = 0.6 if grid.columns <= MAX_NAMED_COLUMNS else 0.34
+        panel = min(5.0, max(0.9, line * grid.num_lines)) if single else PANEL[1]
+        ax = new_axes((10, 1.3 + panel), look)[0]
     else:
         dress(ax, look)
+    claim_x(ax, "block")
     if not recording.steps:
         say_empty(ax, recording, look)
         return figure_of(ax)
     memory = block_map_at(recording, step)
     colors = {name: OWNERS[i % len(OWNERS)] for i, name in enumerate(recording.requests)}
-    if memory.num_blocks > MAX_DRAWN_BLOCKS:
-        _paint_block_image(ax, colors, memory, columns, look)
+    if single:
+        for block in range(grid.num_shown):
+            _paint_block(ax, colors, memory, block, grid.columns, look)
+        ax.set_xlim(-0.05, grid.columns + 0.05)
+        ax.set_ylim(grid.num_lines + 0.05, -0.05)
     else:
-        for block in range(memory.num_blocks):
-            _paint_block(ax, colors, memory, block, columns, look)
-        ax.set_xlim(-0.05, columns + 0.05)
-        ax.set_ylim(num_lines + 0.05, -0.05)
-    numbers = range(0, num_lines, max(1, num_lines // 10))
-    ax.set_yticks([n + 0.5 for n in numbers], [f"{n * columns:,}" for n in numbers])
+        _paint_image(ax, colors, memory, grid, look)
+    _label_blocks(ax, grid, framed=not single)
+    set_title(ax, title or _map_title(memory), look)
+    if legend:
+        add_legend(ax, _legend_handles(memory, look, hatched=single), look)
+    return figure_of(ax)
+
+
+def _grid(recording: Recording, columns: int | None, ax: Axes | None) -> BlockGrid:
+    num_blocks, shape = int(recording.meta["num_blocks"]), PANEL
+    touched = num_touched_blocks(recording) if num_blocks > MAX_SINGLE_BLOCKS else num_blocks
+    if ax is not None:
+        box, (width, height) = ax.get_position(), figure_of(ax).get_size_inches()
+        shape = box.width * width, box.height * height
+    return grid_of(num_blocks, num_shown_blocks(num_blocks, touched), shape, columns)
+
+
+def _label_blocks(ax: Axes, grid: BlockGrid, *, framed: bool) -> None:
+    lines = range(0, grid.num_lines, max(1, grid.num_lines // 10))
+    first = [f"{n * grid.columns * grid.per_cell:,}" for n in lines]
+    ax.set_yticks([n + 0.5 for n in lines], first)
     ax.set_xticks([])
     ax.tick_params(length=0)
     for spine in ax.spines.values():
-        spine.set_visible(memory.num_blocks > MAX_DRAWN_BLOCKS)
+        spine.set_visible(framed)
+    ax.set_xlabel(grid.note)
     ax.set_ylabel("block")
-    set_title(ax, title or _map_title(memory), look)
-    if legend:
-        own = Rectangle((0, 0), 1, 1, facecolor=OWNERS[0], label="a request's colour: holds tokens")
-        names = ("empty", "cached", "free") if memory.cached else ("empty", "free")
-        handles = [own, *(look_patch(MEMORY[name], look) for name in names)]
-        add_legend(ax, handles, look)
-    return figure_of(ax)
+
+
+def _legend_handles(memory: BlockMap, theme: Theme, *, hatched: bool) -> list[Patch | Rectangle]:
+    own = Rectangle((0, 0), 1, 1, facecolor=OWNERS[0], label="a request's colour: holds tokens")
+    names = ("empty", "cached", "free") if memory.cached else ("empty", "free")
+    looks = [MEMORY[name] if hatched else replace(MEMORY[name], hatch="") for name in names]
+    return [own, *(look_patch(look, theme) for look in looks)]
 
 
 def _move(tables: dict[str, list[int]], cached: set[int], events: Iterable[BlockEvent]) -> None:
@@ -140,13 +171,6 @@ def _move(tables: dict[str, list[int]], cached: set[int], events: Iterable[Block
             cached.add(event.block)
         else:
             cached.discard(event.block)
-
-
-def _columns(num_blocks: int) -> int:
-    if num_blocks <= 16:
-        return num_blocks
-    wide = max(16, round((num_blocks * 3) ** 0.5))
-    return min(wide, 160)
 
 
 def _paint_block(
@@ -181,23 +205,29 @@ def _paint_block(
         )  # fmt: skip
 
 
-def _paint_block_image(
-    ax: Axes, colors: dict[str, str], memory: BlockMap, columns: int, theme: Theme
+def _paint_image(
+    ax: Axes, colors: dict[str, str], memory: BlockMap, grid: BlockGrid, theme: Theme
 ) -> None:
-    """A pixel per block, paler where it is emptier."""
-    lines = -(-memory.num_blocks // columns)
-    image = np.tile(np.array(to_rgb(theme.background)), (lines * columns, 1))
-    empty, cached = (np.array(to_rgb(MEMORY[k].fill(theme))) for k in ("empty", "cached"))
-    for block, holders in enumerate(memory.holders):
+    """A cell is the mean colour of its blocks, and a block is paler where it is emptier."""
+    free, empty, cached = (
+        np.array(to_rgb(MEMORY[name].fill(theme))) for name in ("free", "empty", "cached")
+    )
+    owners = {name: np.array(to_rgb(color)) for name, color in colors.items()}
+    blocks = np.tile(free, (grid.num_shown, 1))
+    for block, holders in enumerate(memory.holders[: grid.num_shown]):
         if holders:
             share = memory.num_written[block] / memory.block_size
-            color = np.array(to_rgb(colors[holders[0][0]]))
-            image[block] = share * color + (1 - share) * empty
+            own = sum(owners[name] for name, _ in holders) / len(holders)
+            blocks[block] = share * own + (1 - share) * empty
         elif block in memory.cached:
-            image[block] = cached
+            blocks[block] = cached
+    starts = np.arange(0, grid.num_shown, grid.per_cell)
+    sizes = np.diff(np.append(starts, grid.num_shown))
+    image = np.tile(np.array(to_rgb(theme.background)), (grid.num_lines * grid.columns, 1))
+    image[: grid.num_cells] = np.add.reduceat(blocks, starts) / sizes[:, None]
     ax.imshow(
-        image.reshape(lines, columns, 3), aspect="auto", interpolation="nearest",
-        extent=(0, columns, lines, 0), gid="blocks",
+        image.reshape(grid.num_lines, grid.columns, 3), aspect="auto", interpolation="nearest",
+        extent=(0, grid.columns, grid.num_lines, 0), gid="blocks",
     )  # fmt: skip
 
 

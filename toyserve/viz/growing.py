@@ -33,6 +33,7 @@ COLUMNS = {
 }
 _EVENT = {kind: number for number, kind in enumerate(("take", "drop", "cache", "evict"))}
 _STATE = {state: number for number, state in enumerate(STATES)}
+_DECODE, _PREFILL = Phase.DECODE, Phase.PREFILL
 _MARK = {kind: number for number, kind in enumerate(MARKS)}
 
 
@@ -41,6 +42,7 @@ class GrowingPack:
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
+        self._num_forgotten = _num_forgotten(recording)
         self.story = SpanBuilder(recording)
         self._tables = {name: _Table(name, columns) for name, columns in COLUMNS.items()}
         self._index: dict[str, int] = {}  # request id -> its number
@@ -67,6 +69,17 @@ class GrowingPack:
         names = [[name, kind, len(values)] for name, kind, values in arrays]
         return names, b"".join(values.tobytes() for _, _, values in arrays)
 
+    @property
+    def is_outdated(self) -> bool:
+        """The recording has let go of steps (a server's does): what was read is no longer in it."""
+        return _num_forgotten(self.recording) != self._num_forgotten
+
+    @property
+    def num_touched_blocks(self) -> int:
+        """No block of this or a higher number has changed hands so far."""
+        events = self._tables["event"]
+        return int(events.columns["block"][: events.length].max()) + 1 if events.length else 0
+
     def _add_requests(self) -> None:
         table, known = self._tables["request"], len(self._index)
         records = list(islice(self.recording.records.values(), known, len(self.story.ids)))
@@ -81,6 +94,10 @@ class GrowingPack:
             for after, events in enumerate((step.block_events, step.block_events_after)):
                 for kind, block, request_id in events:
                     yield 2 * number + after, block, index.get(request_id, 0), _EVENT[kind]
+
+
+def _num_forgotten(recording: Recording) -> int:
+    return recording.num_steps - len(recording.steps)
 
 
 class _Table:
@@ -119,13 +136,13 @@ class _Table:
 
 def _step_row(step: StepRecord, work: list[Work]) -> tuple[float, ...]:
     prefill = decode = padding = 0
-    for item in work:
-        if item.phase is Phase.DECODE:
-            decode += item.num_tokens
-        elif item.phase is Phase.PREFILL:
-            prefill += item.num_tokens
+    for _, phase, num_tokens, _, _ in work:
+        if phase is _DECODE:
+            decode += num_tokens
+        elif phase is _PREFILL:
+            prefill += num_tokens
         else:
-            padding += item.num_tokens
+            padding += num_tokens
     waits = WAITS.index(step.waiting_for) + 1 if step.waiting_for in WAITS else 0
     counts = (prefill, decode, padding, step.num_waiting, step.num_free_blocks, waits)
     return (step.start_time, step.end_time, *counts)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from toyserve.recording import Recording
 from toyserve.replay import replay_work
+from toyserve.viz.blockgrid import num_shown_blocks
 from toyserve.viz.growing import TYPES, WAITS, GrowingPack
 from toyserve.viz.span_builder import SpanBuilder
 from toyserve.viz.spans import OUTSIDE, Span
@@ -40,7 +41,9 @@ def pack(recording: Recording, *, explain: bool = False) -> tuple[dict[str, Any]
 def refreshed(growing: GrowingPack) -> tuple[dict[str, Any], bytes]:
     """``pack`` of a run that goes on, without words."""
     arrays, data = growing.refresh()
-    return {**_header(growing.recording, growing.story), "arrays": arrays}, data
+    header = _header(growing.recording, growing.story)
+    header["num_shown_blocks"] = num_shown_blocks(header["num_blocks"], growing.num_touched_blocks)
+    return {**header, "arrays": arrays}, data
 
 
 def unpack(header: dict[str, Any], data: bytes) -> dict[str, NDArray[Any]]:

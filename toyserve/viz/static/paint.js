@@ -1,4 +1,4 @@
-// Painting: the timeline's cells, what lies over them (playhead, outlines), and the block map.
+// Painting the timeline: its cells, and what lies over them (playhead, outlines).
 
 const LEFT = 64, BOTTOM = 34, TOP = 6;
 
@@ -220,56 +220,4 @@ function paintOverlay(context, run, options, place, look) {
     if (row === null || to <= from) continue;
     context.strokeRect(from, place.y(row), to - from, Math.max(2, place.rowHeight));
   }
-}
-
-// -- the block map ----------------------------------------------------------------------------------
-
-function mapLayout(run, width) {
-  const least = run.num_blocks > 4000 ? 3 : run.num_blocks > 600 ? 6 : 12;
-  const fitting = Math.sqrt((width * 170) / Math.max(1, run.num_blocks));
-  const size = Math.max(least, Math.min(34, Math.floor(fitting)));
-  const columns = Math.max(1, Math.floor(width / size));
-  return { size, columns, width, height: Math.ceil(run.num_blocks / columns) * size };
-}
-
-function paintBlocks(context, run, blocks, place, options, look) {
-  context.fillStyle = look.background;
-  context.fillRect(0, 0, place.width, place.height);
-  const inner = place.size > 6 ? place.size - 2 : place.size - 0.5;
-  blocks.forEach((entry, block) => {
-    const x = (block % place.columns) * place.size, y = Math.floor(block / place.columns) * place.size;
-    const kind = !entry ? "free" : entry.holders.length ? "empty" : "cached";
-    context.fillStyle = run.memory[kind][look.theme].fill;
-    context.fillRect(x, y, inner, inner);
-    if (place.size > 6) {
-      context.strokeStyle = run.memory[kind][look.theme].edge;
-      context.lineWidth = 0.6;
-      context.strokeRect(x, y, inner, inner);
-    }
-    if (place.size >= 12 && kind !== "free" && entry.written < run.block_size) {
-      const { hatch: pattern, [look.theme]: colors } = run.memory.empty;
-      hatchBox(context, pattern, colors.edge, x, y, inner, inner);
-    }
-    const count = entry?.holders.length ?? 0;
-    entry?.holders.forEach(({ request }, i) => {
-      context.fillStyle = run.owners[request % run.owners.length];
-      const part = inner / count;
-      context.fillRect(x, y + i * part, (inner * entry.written) / run.block_size, part);
-    });
-    if (count && options.hot !== null && entry.holders.some((h) => h.request === options.hot)) {
-      context.strokeStyle = look.ink;
-      context.lineWidth = 2;
-      context.strokeRect(x, y, inner, inner);
-    }
-    if (count && place.size >= 24) {
-      context.fillStyle = "#1a1a1a";
-      context.font = "9px sans-serif";
-      context.textAlign = "center";
-      context.textBaseline = "middle";
-      const name = run.ids[entry.holders[0].request];
-      if (context.measureText(name).width < inner) {
-        context.fillText(name, x + inner / 2, y + inner / 2);
-      }
-    }
-  });
 }

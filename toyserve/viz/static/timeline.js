@@ -1,5 +1,5 @@
-// The interactive timeline: play, pause, step, scrub, hover, zoom, with the block map and the queue
-// of the step beside it. One module for a notebook (anywidget) and for a page of its own.
+// The interactive timeline: the picture of a model's recording, with the block map and the queue of
+// the step beside it. One module for a notebook (anywidget) and for a page of its own.
 
 const TEMPLATE = `
   <div class="ts-bar">
@@ -25,13 +25,13 @@ const TEMPLATE = `
   <div class="ts-why"></div>
   <div class="ts-below">
     <div class="ts-memory"><div class="ts-head ts-memory-head"></div><canvas class="ts-map"></canvas>
-      <div class="ts-legend ts-memory-legend"></div></div>
+      <div class="ts-memory-note"></div><div class="ts-legend ts-memory-legend"></div></div>
     <div class="ts-lists"><div class="ts-head ts-batch-head"></div><div class="ts-batch"></div>
       <div class="ts-head ts-queue-head"></div><div class="ts-queue"></div></div>
   </div>
   <div class="ts-tip" hidden></div>`;
 const MAX_CHIPS = 40;
-const drivers = new WeakMap(); // model -> the one view that moves its step while it plays
+const REST_FACTOR = 20; // of the time that one picture takes, before the next of a run that goes on
 
 class View {
   constructor(model, root) {
@@ -45,8 +45,10 @@ class View {
     this.at = (name) => root.querySelector(`.ts-${name}`);
     this.hot = null;
     this.subscriptions = [];
+    this.player = new Player(this);
     this.listen();
     this.load();
+    new Hands(this);
   }
 
   // -- state, all of it in the model ----------------------------------------------------------------
@@ -92,7 +94,7 @@ class View {
       center + ((high - center) / (high - low)) * width);
   }
 
-  // -- events ---------------------------------------------------------------------------------------
+  // -- what the model tells ---------------------------------------------------------------------------
 
   on(name, callback) {
     this.model.on(`change:${name}`, callback);
@@ -107,17 +109,10 @@ class View {
     this.on("sentence", () => this.showStep());
     for (const name of ["can_stop", "by_interrupt"]) this.on(name, () => this.showStep());
     this.on("still", () => this.hideStill());
-    this.on("playing", () => this.playingChanged());
-    this.root.addEventListener("click", (event) => {
-      const name = event.target.dataset?.do;
-      if (name && name !== "speed") this.act(name);
+    this.on("playing", () => {
+      this.showStep();
+      this.player.changed();
     });
-    this.root.addEventListener("keydown", (event) => this.key(event));
-    this.at("scrub").addEventListener("input", (event) => {
-      this.set("playing", false, false);
-      this.goTo(Number(event.target.value) - 1);
-    });
-    this.listenToCanvas();
     const resize = new ResizeObserver(() => {
       this.hideStill(); // the first time is when it has been put into the page
       if (this.root.clientWidth !== this.drawnWidth) this.draw();
@@ -126,110 +121,6 @@ class View {
     const themes = new MutationObserver(() => this.draw());
     themes.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light"] });
     this.subscriptions.push(() => resize.disconnect(), () => themes.disconnect());
-  }
-
-  listenToCanvas() {
-    const over = this.at("over");
-    over.addEventListener("pointerdown", (event) => {
-      over.setPointerCapture(event.pointerId);
-      this.drag = { x: event.offsetX, zoom: this.options.zoom, moved: false };
-    });
-    over.addEventListener("pointermove", (event) => this.pointer(event));
-    over.addEventListener("pointerup", (event) => {
-      if (this.drag && !this.drag.moved) {
-        this.goTo(Math.floor(this.place.step(event.offsetX)));
-      }
-      this.drag = null;
-    });
-    over.addEventListener("wheel", (event) => {
-      if (!event.ctrlKey && !event.metaKey && !event.shiftKey) return; // the page scrolls
-      event.preventDefault();
-      const turn = event.deltaY || event.deltaX;
-      this.zoomBy(turn > 0 ? 1.25 : 0.8, this.place.step(event.offsetX));
-    }, { passive: false });
-    for (const canvas of [over, this.at("map")]) {
-      canvas.addEventListener("pointerleave", () => this.tip(null, null));
-    }
-    this.at("map").addEventListener("pointermove", (event) => this.hoverBlock(event));
-  }
-
-  act(name) {
-    const actions = {
-      first: () => this.goTo(0), back: () => this.goTo(this.step - 1),
-      next: () => this.goTo(this.step + 1), last: () => this.goTo(this.run.num_steps - 1),
-      play: () => this.togglePlay(), in: () => this.zoomBy(0.5), out: () => this.zoomBy(2),
-      all: () => this.set("zoom", []), stop: () => this.stop(),
-      rows: () => this.set("by", this.model.get("by") === "slot" ? "request" : "slot"),
-    };
-    actions[name]?.();
-  }
-
-  key(event) {
-    if (event.target.matches("select") || event.altKey || event.ctrlKey || event.metaKey) return;
-    const keys = { " ": "play", Home: "first", End: "last", "+": "in", "=": "in", "-": "out", 0: "all" };
-    const arrow = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (arrow) this.goTo(this.step + arrow * (event.shiftKey ? 10 : 1));
-    else if (keys[event.key]) this.act(keys[event.key]);
-    else return;
-    event.preventDefault();
-    event.stopPropagation();
-  }
-
-  pointer(event) {
-    if (this.drag && Math.abs(event.offsetX - this.drag.x) > 4) {
-      this.drag.moved = true;
-      const [low, high] = this.drag.zoom;
-      if (high - low >= this.run.num_steps) this.goTo(Math.floor(this.place.step(event.offsetX)));
-      else {
-        const shift = ((this.drag.x - event.offsetX) / this.place.plot) * (high - low);
-        this.zoomTo(low + shift, high + shift);
-      }
-      return;
-    }
-    this.hoverSpan(event);
-  }
-
-  // -- playing --------------------------------------------------------------------------------------
-
-  togglePlay() {
-    const playing = !this.model.get("playing");
-    if (playing && this.step >= this.run.num_steps - 1) this.goTo(0, false);
-    this.set("playing", playing);
-  }
-
-  playingChanged() {
-    this.showStep();
-    if (!this.model.get("playing") || drivers.get(this.model)?.alive) return;
-    const driver = { alive: true };
-    drivers.set(this.model, driver);
-    this.driver = driver;
-    let last = performance.now(), saved = last, rest = 0;
-    const tick = (now) => {
-      if (!driver.alive) return;
-      if (!this.model.get("playing")) return this.endPlay(driver);
-      const speed = Number(this.root.querySelector("select").value);
-      // A frame bears the time at which it began, which may lie before the click.
-      rest += (Math.max(0, now - last) / 1000) * speed * Math.max(4, this.run.num_steps / 30);
-      last = now;
-      const whole = Math.floor(rest);
-      rest -= whole;
-      if (whole) this.goTo(this.step + whole, false);
-      if (now - saved > 250) { // often enough for Python, and no backlog of messages
-        this.model.save_changes();
-        saved = now;
-      }
-      if (this.step >= this.run.num_steps - 1) {
-        this.set("playing", false, false);
-        return this.endPlay(driver);
-      }
-      requestAnimationFrame(tick);
-    };
-    requestAnimationFrame(tick);
-  }
-
-  endPlay(driver) {
-    driver.alive = false;
-    this.model.save_changes();
   }
 
   moved() {
@@ -254,7 +145,11 @@ class View {
 
   runningChanged() {
     this.stopping = false;
-    if (!this.model.get("running")) this.model.save_changes(); // the step that it followed to
+    if (!this.model.get("running")) {
+      this.model.save_changes(); // the step that it followed to
+      clearTimeout(this.waiting);
+      if (this.loading) this.load(); // the last picture comes at once
+    }
     this.showStep();
   }
 
@@ -268,21 +163,38 @@ class View {
     if (image?.src.endsWith(tail)) before.style.display = "none";
   }
 
-  /** Once both have come: they come in one message, and a change is told of each. */
+  /** When header and grid have both come: they come in one message, and a change is told of each.
+   * The pictures of a run that goes on have to wait, as drawing takes the cores that it runs on. */
   loadSoon() {
     if (this.loading) return;
     this.loading = true;
-    queueMicrotask(() => {
-      this.loading = false;
-      this.load();
-    });
+    const rest = this.model.get("running") ? this.nextPicture - performance.now() : 0;
+    if (rest > 0) this.waiting = setTimeout(() => this.load(), rest);
+    else queueMicrotask(() => this.load());
   }
 
   load() {
+    this.loading = false;
+    this.measure();
     this.run = new Run(this.model.get("header"), this.model.get("grid"));
     this.at("scrub").max = Math.max(1, this.run.num_steps);
     if (this.model.get("follow")) this.set("step", Math.max(1, this.run.num_steps), false);
     this.draw();
+  }
+
+  /** A picture that took one second to be drawn is followed by none for REST_FACTOR seconds. */
+  measure() {
+    const began = performance.now();
+    this.nextPicture = began;
+    queueMicrotask(() => {
+      const made = performance.now() - began;
+      requestAnimationFrame((frame) => { // the moment at which the frame began
+        setTimeout(() => { // after it was painted
+          const now = performance.now();
+          this.nextPicture = now + REST_FACTOR * (made + now - frame);
+        });
+      });
+    });
   }
 
   get look() {
@@ -330,44 +242,14 @@ class View {
     });
   }
 
-  tip(text, event, hot = null) {
-    const tip = this.at("tip");
-    tip.hidden = !text;
-    if (text) {
-      tip.textContent = text;
-      const box = this.root.getBoundingClientRect();
-      tip.style.left = `${Math.min(event.clientX - box.left + 14, box.width - 280)}px`;
-      tip.style.top = `${event.clientY - box.top + 16}px`;
-    }
-    if (hot !== this.hot) {
-      this.hot = hot;
-      this.showStep();
-    }
-  }
-
-  hoverSpan(event) {
-    const step = Math.floor(this.place.step(event.offsetX)), row = this.place.row(event.offsetY);
-    const fraction = this.place.step(event.offsetX);
-    const run = this.run, options = this.options;
-    const here = step < 0 ? [] : run.spansAt(step).filter((i) => rowOf(run, options, i) === row);
-    const span = here.find((i) => run.span_start[i] <= fraction && fraction < run.span_end[i]);
-    if (span === undefined) return this.tip(null, null);
-    this.tip(describeSpan(run, span, step), event, run.span_request[span]);
-  }
-
-  hoverBlock(event) {
-    if (!this.mapPlace || !this.blocks) return;
-    const { size, columns } = this.mapPlace;
-    const column = Math.floor(event.offsetX / size);
-    const block = Math.floor(event.offsetY / size) * columns + column;
-    if (column >= columns || block >= this.run.num_blocks) return this.tip(null, null);
-    const entry = this.blocks[block];
-    const hot = entry?.holders[0]?.request ?? null;
-    this.tip(describeBlock(this.run, entry, block), event, hot);
+  outline(request) {
+    if (request === this.hot) return;
+    this.hot = request;
+    this.showStep();
   }
 
   close() {
-    if (this.driver) this.driver.alive = false;
+    this.player.close();
     cancelAnimationFrame(this.frame);
     for (const undo of this.subscriptions) undo();
   }

@@ -87,6 +87,7 @@ function showMemory(view) {
   view.at("memory-head").textContent =
     `KV memory in step ${step + 1}: ${held.length.toLocaleString("en")} of ` +
     `${run.num_blocks.toLocaleString("en")} blocks held, ${share} % of that empty`;
+  view.at("memory-note").textContent = mapNote(run, view.mapPlace);
 }
 
 /** One request as a small labelled box; pointing at it outlines it everywhere. */
@@ -147,11 +148,4 @@ function describeSpan(run, span, step) {
     lines.push(`${counted(context, "token")} in the cache, which fill ${counted(blocks, "block")}`);
   }
   return lines.join("\n");
-}
-
-function describeBlock(run, entry, block) {
-  if (!entry) return `block ${block}: free`;
-  if (!entry.holders.length) return `block ${block}: cached for re-use`;
-  const who = entry.holders.map((h) => `${run.ids[h.request]} (its block ${h.page + 1})`);
-  return `block ${block}: ${listing(who)}\n${entry.written} of ${run.block_size} slots written`;
 }
