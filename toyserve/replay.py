@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from toyserve.kv.manager import BlockEvent
 from toyserve.recording import Recording, RequestRecord, StepRecord
@@ -18,8 +19,7 @@ class Phase(StrEnum):
     PADDING = "padding"  # computed for nothing
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """One request's part of one step."""
 
     request_id: str
@@ -55,10 +55,11 @@ class WorkReplay:
             state = self._of(request_id)
             if request_id not in step.swapped_in:  # else it goes on where it was
                 state.num_computed, state.prefill_until = num_cached, state.num_tokens
-        work = []
+        work, known = [], self._progress
+        prefill, decode = Phase.PREFILL, Phase.DECODE  # once per token: every look-up counts
         for request_id, num_tokens in step.num_scheduled_tokens.items():
-            state = self._of(request_id)
-            phase = Phase.PREFILL if state.num_computed < state.prefill_until else Phase.DECODE
+            state = known.get(request_id) or self._of(request_id)
+            phase = prefill if state.num_computed < state.prefill_until else decode
             state.num_computed += num_tokens
             sampled = state.num_computed == state.num_tokens
             state.num_tokens += sampled

@@ -23,9 +23,10 @@ from toyserve.viz import (
     timeline,
     token_raster,
 )
+from toyserve.viz.blockgrid import grid_of, num_shown_blocks
 from toyserve.viz.blocks import block_map_at
 from toyserve.viz.kvuse import kv_use
-from toyserve.viz.style import STATES, State, new_axes, theme_of
+from toyserve.viz.style import MEMORY, OWNERS, STATES, State, new_axes, theme_of
 
 EVERY = (timeline, occupancy, queue_length, block_map, kv_usage, token_raster, latency)
 
@@ -115,6 +116,35 @@ def test_axes_that_are_given_are_drawn_into(draw):
     assert ax.get_title(loc="left")
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "units"),
+    [
+        (timeline, queue_length, "a picture by step, and this one is by time"),
+        (queue_length, occupancy, "a picture by time, and this one is by step"),
+        (timeline, block_map, "a picture by step, and this one is by block"),
+        (token_raster, kv_usage, "a picture by time, and this one is by step"),
+    ],
+)
+def test_a_shared_x_axis_that_would_count_two_things_is_refused(first, second, units):
+    above, below = Figure().subplots(2, sharex=True)
+    first(classic(), ax=above)
+    with pytest.raises(ValueError, match=re.escape(f"ax shares its x axis with {units}")):
+        second(classic(), ax=below)
+
+
+def test_axes_may_share_an_x_axis_of_one_unit_and_be_drawn_anew_in_another():
+    above, below = Figure().subplots(2, sharex=True)
+    timeline(classic(), ax=above)
+    queue_length(classic(), x="step", ax=below)
+    assert above.get_xlim() == below.get_xlim() == (0, 100)
+    above.clear()
+    queue_length(classic(), ax=below)
+    timeline(classic(), x="time", ax=above)
+    apart = Figure().subplots(2)
+    timeline(classic(), ax=apart[0])
+    queue_length(classic(), ax=apart[1])
+
+
 def test_a_crowd_becomes_an_image_whose_pixels_are_the_mean_of_what_they_cover():
     recording = crowd(200, ContinuousScheduler(8))
     (ax,) = timeline(recording, by="request", x="time").axes
@@ -200,6 +230,67 @@ def test_the_block_map_fills_each_block_as_far_as_it_is_written():
     assert "A\n0" in texts(ax.figure)
 
 
+def test_a_large_pool_hardly_touched_is_cut_after_what_the_run_touches():
+    recording = run(
+        ChunkedScheduler(4, 256), {"G": 30}, prompts={"G": 1000}, kv=PagedKV(20_000, 16)
+    )
+    (ax,) = block_map(recording, 3).axes
+    cells = [p for p in ax.patches if str(p.get_gid()).startswith("block ")]
+    assert len(cells) == 128  # 65 of them are taken in this run
+    assert ax.get_xlabel() == "blocks 0 to 127; the other 19,872 are never taken in this run"
+    assert "63 of 20,000 blocks" in ax.get_title(loc="left")
+    labels = [label.get_text() for label in ax.get_yticklabels()]
+    assert labels[:3] == ["0", "20", "40"]
+
+
+def test_where_cells_would_be_too_small_one_is_the_mean_of_several_blocks():
+    lens = {f"r{i}": 40 for i in range(30)}
+    recording = run(
+        ContinuousScheduler(30), lens, prompts={n: 300 + 170 * i for i, n in enumerate(lens)},
+        kv=PagedKV(20_000, 4),
+    )  # fmt: skip
+    (ax,) = block_map(recording, 20).axes
+    memory, light = block_map_at(recording, 20), theme_of("light")
+    (image,) = ax.images
+    pixels = np.asarray(image.get_array())
+    assert ax.get_xlabel() == "1 cell = 2 blocks"
+    lines, columns, _ = pixels.shape
+    assert lines * columns >= 10_000
+    width, height = ax.figure.get_size_inches()
+    assert columns / width < 20 and lines / height < 20  # five pixels a cell at 96 dpi, or more
+    empty = np.array(to_rgb(MEMORY["empty"].fill(light)))
+    order = list(recording.requests)
+    for cell in (0, 700, 3000, 9999):
+        colors = []
+        for block in (2 * cell, 2 * cell + 1):
+            if not memory.holders[block]:
+                colors.append(np.ones(3))
+                continue
+            own = to_rgb(OWNERS[order.index(memory.holders[block][0][0]) % len(OWNERS)])
+            share = memory.num_written[block] / 4
+            colors.append(share * np.array(own) + (1 - share) * empty)
+        assert pixels.reshape(-1, 3)[cell] == pytest.approx(np.mean(colors, axis=0))
+    assert not memory.holders[-1] and memory.holders[6001]
+
+
+@pytest.mark.parametrize("num_blocks", [1, 16, 17, 512, 513, 4096, 20_000, 1_000_000])
+@pytest.mark.parametrize("shape", [(8.8, 3.2), (2.0, 5.0), (4.0, 1.0)])
+def test_a_pool_of_any_size_fits_its_panel(num_blocks, shape):
+    grid = grid_of(num_blocks, num_blocks, shape)
+    assert grid.num_cells * grid.per_cell >= num_blocks > (grid.num_cells - 1) * grid.per_cell
+    assert grid.num_lines * grid.columns >= grid.num_cells > (grid.num_lines - 1) * grid.columns
+    if num_blocks > 512:  # cells about as wide as high
+        ratio = (shape[0] / grid.columns) / (shape[1] / grid.num_lines)
+        assert 0.5 < ratio < 2
+
+
+def test_how_much_of_a_pool_is_shown_seldom_changes_while_it_fills():
+    assert num_shown_blocks(512, 3) == 512
+    assert [num_shown_blocks(20_000, n) for n in (0, 64, 65, 8192, 8193)] == [
+        64, 64, 128, 8192, 20_000,
+    ]  # fmt: skip
+
+
 def test_external_fragmentation_is_the_free_room_outside_the_largest_hole():
     recording = run(
         ContinuousScheduler(4), {"A": 12, "B": 2, "C": 12, "D": 12}, kv=ContiguousKV(24, 4)
@@ -255,6 +346,7 @@ def test_latency_marks_the_percentiles_of_the_metrics_module():
         (lambda r: timeline(r, steps=(0, 4)), "counted from 1; this run has 100"),
         (lambda r: timeline(r, steps=(5, 101)), "this run has 100"),
         (lambda r: timeline(r, theme="blue"), "theme is 'blue'"),
+        (lambda r: block_map(r, columns=0), "columns is 0: a block map has at least 1"),
         (lambda r: block_map(r, 0), "step is 0: this run has steps 1 to 100"),
         (lambda r: latency(r, metrics=["speed"]), "metric is 'speed'"),
         (lambda r: latency([]), "no recording was given"),

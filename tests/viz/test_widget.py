@@ -10,14 +10,17 @@ from test_widget_data import a_run
 
 from toyserve.engine import Engine
 from toyserve.kv import PagedKV
+from toyserve.recording import Recording
 from toyserve.request import FinishReason, Request, SamplingParams
 from toyserve.runners import SimulatedRunner
 from toyserve.schedulers import ContinuousScheduler
 
 pytest.importorskip("anywidget")
 
+from toyserve.server.history import shorten
 from toyserve.viz import Timeline, explore, live, playground, why, widget_playground
 from toyserve.viz.playground_run import run_settings
+from toyserve.viz.widget_data import pack
 
 
 def test_a_timeline_keeps_its_run_and_state_in_synced_traits_and_brings_a_png() -> None:
@@ -125,6 +128,40 @@ def test_live_shows_the_whole_run_at_its_end_and_lets_go() -> None:
     assert engine.on_step == []
     with pytest.raises(ValueError, match="takes an Engine or an LLM, not int"):
         live(3)
+
+
+def test_live_begins_anew_when_the_recording_lets_go_of_its_beginning() -> None:
+    engine = an_engine()
+    view = live(engine)
+    for n in range(12):
+        request = Request(f"r{n}", [1] * 8, SamplingParams(max_tokens=20))
+        engine.run([request])
+        if n == 7:
+            view.update()
+            shorten(engine.recording, 50)
+    kept = engine.recording
+    assert len(kept.steps) < kept.num_steps
+    assert view.header["ids"] == list(kept.records)
+    assert (view.header, view.grid) == pack(kept)
+
+
+def test_live_leaves_an_engine_to_the_server_that_it_works_for() -> None:
+    engine = an_engine()
+    view = live(engine)
+    for request in some_requests(4):
+        engine.add_request(request)
+    engine.step()
+    engine.served_by = "http://127.0.0.1:1"
+    engine.step()
+    assert engine.on_step == [] and not view.can_stop
+    with pytest.raises(ValueError, match="works for the server at http://127.0.0.1:1: that page"):
+        live(engine)
+    silent = Engine(
+        scheduler=ContinuousScheduler(4), kv=PagedKV(64, 16), runner=SimulatedRunner(),
+        recording=Recording(keep_steps=False),
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=r"keeps no steps \(keep_steps=False\)"):
+        live(silent)
 
 
 def test_stop_aborts_what_is_unfinished_and_the_engine_can_go_on() -> None:

@@ -21,6 +21,7 @@ from toyserve.viz.style import (
     Theme,
     add_legend,
     check_choice,
+    claim_x,
     dress,
     figure_of,
     look_patch,
@@ -130,6 +131,7 @@ def kv_usage(
         ax = new_axes((10, 3.2), look)[0]
     else:
         dress(ax, look)
+    claim_x(ax, x)
     use, size = kv_use(recording, holes=holes), int(recording.meta["block_size"])
     pool = int(recording.meta["num_blocks"]) * size
     edges, group = bins(recording, x)

@@ -16,6 +16,7 @@ from toyserve.viz.style import (
     Theme,
     add_legend,
     check_choice,
+    claim_x,
     dress,
     figure_of,
     new_axes,
@@ -126,6 +127,7 @@ def _panel(ax: Axes, values: dict[str, list[float]], log: bool | None, theme: Th
     every = [v for series in values.values() for v in series]
     in_seconds = max(every, default=0.0) >= 10_000
     unit = 1000.0 if in_seconds else 1.0
+    claim_x(ax, f"latency in {'s' if in_seconds else 'ms'}")
     for number, (name, series) in enumerate(values.items()):
         color = theme.series[number]
         text = "not measured"

@@ -15,6 +15,7 @@ from toyserve.viz.style import (
     Theme,
     add_legend,
     check_choice,
+    claim_x,
     dress,
     figure_of,
     new_axes,
@@ -67,6 +68,7 @@ def latency_vs_rate(
         ax = new_axes((8, 4), look)[0]
     else:
         dress(ax, look)
+    claim_x(ax, "arrival rate")
     for (name, values), (marker, line), color in zip(
         series.items(), LOOKS, look.series, strict=False
     ):
@@ -142,6 +144,8 @@ def throughput_vs_batch(
         raise ValueError(f"{len(named)} series: one picture tells at most {len(LOOKS)} apart")
     look = theme_of(theme)
     axes = _pair(ax, look)
+    for panel in axes:
+        claim_x(panel, "batch")
     drawn: tuple[list[float], list[float]] = ([], [])
     batches = sorted({batch for series in named.values() for batch, _ in series})
     for number, (name, series) in enumerate(named.items()):

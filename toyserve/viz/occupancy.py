@@ -20,6 +20,7 @@ from toyserve.viz.style import (
     Theme,
     add_legend,
     check_choice,
+    claim_x,
     dress,
     figure_of,
     new_axes,
@@ -82,6 +83,8 @@ def occupancy(
     require_steps(recording)
     look = theme_of(theme)
     axes = _axes_for(ax, look)
+    for panel in axes:
+        claim_x(panel, x)
     load = step_load(recording)
     edges, group = bins(recording, x)
     meta = recording.meta
@@ -127,6 +130,7 @@ def queue_length(
         ax = new_axes((10, 2.6), look)[0]
     else:
         dress(ax, look)
+    claim_x(ax, x)
     if x == "step":
         edges, group = bins(recording, x)
         waiting = mean_of(np.array([s.num_waiting for s in recording.steps], dtype=float), group)

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from toyserve.viz.style import OWNERS, dress, figure_of, new_axes, set_title, theme_of
+from toyserve.viz.style import OWNERS, claim_x, dress, figure_of, new_axes, set_title, theme_of
 
 MAX_PROGRAMS = 40
 
@@ -52,6 +52,7 @@ def program_map(
         ax = new_axes((10, 1.5 + 0.42 * len(programs)), look)[0]
     else:
         dress(ax, look)
+    claim_x(ax, "block")
     for row, program in enumerate(programs):
         for block in range(num_blocks):
             ax.add_patch(Rectangle((block, row + 0.08), 1, 0.84, fill=False, ec=look.faint, lw=0.4))

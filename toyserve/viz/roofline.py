@@ -18,6 +18,7 @@ from toyserve.viz.style import (
     State,
     Theme,
     add_legend,
+    claim_x,
     dress,
     figure_of,
     new_axes,
@@ -79,6 +80,7 @@ def roofline(
         ax = new_axes((8, 4.6), look)[0]
     else:
         dress(ax, look)
+    claim_x(ax, "arithmetic intensity")
     points: dict[str, list[tuple[float, float]]] = {}
     if recording is not None:
         require_steps(recording)

@@ -14,7 +14,9 @@ from toyserve.request import FinishReason
 from toyserve.viz.spans import OUTSIDE, Mark, Span, Stay
 from toyserve.viz.style import State
 
-_STATES = {phase: State(phase) for phase in Phase}  # a look-up, as it runs once per token
+# Once per token: an Enum's own look-up, hash and comparison would be most of the work.
+_PREFILL, _DECODE, _PADDING = Phase.PREFILL, Phase.DECODE, Phase.PADDING
+_READS, _WRITES, _PADS = State.PREFILL, State.DECODE, State.PADDING
 
 
 @dataclass(slots=True, eq=False)
@@ -135,20 +137,29 @@ class SpanBuilder:
                 self._tracks[request_id].context = num_cached
         padded = step.num_padded_tokens
         for item in work:
+            track = self._tracks[item.request_id]
+            mixed = padded and item.request_id in padded
+            if item.phase is _DECODE and track.state is _WRITES and track.end == i and not mixed:
+                track.end = i + 1.0  # one more token of many: what nearly all the work is
+                track.num_tokens += item.num_tokens
+                track.context = item.context_len
+                self.counts[track.request] += item.sampled
+                continue
             start, end = float(i), i + 1.0
-            if padded and item.request_id in padded:
+            if mixed:
                 useful = step.num_scheduled_tokens.get(item.request_id, 0)
                 share = i + useful / (useful + padded[item.request_id])
-                start, end = (share, end) if item.phase is Phase.PADDING else (start, share)
-            self._work(self._tracks[item.request_id], item, start, end)
+                start, end = (share, end) if item.phase is _PADDING else (start, share)
+            self._work(track, item, start, end)
         for request_id in step.finished:
             track = self._tracks[request_id]
             self._leaving.append(track)
             self.marks.append(self._mark("finished", track, track.end))
 
     def _work(self, track: _Track, item: Work, start: float, end: float) -> None:
-        state = _STATES[item.phase]
-        if track.state is state and state is not State.PREFILL and track.end == start:
+        phase = item.phase
+        state = _WRITES if phase is _DECODE else _READS if phase is _PREFILL else _PADS
+        if track.state is state and state is not _READS and track.end == start:
             track.end = end
             track.num_tokens += item.num_tokens
         else:

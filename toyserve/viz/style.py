@@ -202,6 +202,22 @@ def dress(ax: Axes, theme: Theme) -> None:
         label.set_fontsize(10)
 
 
+def claim_x(ax: Axes, unit: str) -> None:
+    """This picture's x axis counts ``unit``; to be said before anything is painted.
+
+    Raises ValueError if a picture on an axis that is shared with this one counts something else:
+    the later of the two would silently number the other one wrongly.
+    """
+    for other in ax.get_shared_x_axes().get_siblings(ax):
+        theirs = other.xaxis.get_gid()
+        if other is not ax and other.has_data() and theirs not in (None, unit):
+            raise ValueError(
+                f"ax shares its x axis with a picture by {theirs}, and this one is by {unit}: "
+                f"draw both by the same, or into axes made with sharex=False"
+            )
+    ax.xaxis.set_gid(unit)
+
+
 def figure_of(ax: Axes) -> Figure:
     """The whole figure an axes belongs to, also when it sits in a sub-figure."""
     figure = ax.get_figure(root=True)

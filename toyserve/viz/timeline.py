@@ -20,6 +20,7 @@ from toyserve.viz.style import (
     Theme,
     add_legend,
     check_choice,
+    claim_x,
     dress,
     figure_of,
     mark_line,
@@ -61,6 +62,7 @@ def timeline(
         ax = new_axes((10, timeline_height(view.num_rows)), look)[0]
     else:
         dress(ax, look)
+    claim_x(ax, x)
     states, marks = draw(ax, view, look)
     set_title(ax, _title(view) if title is None else title, look)
     if legend:

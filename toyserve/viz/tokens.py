@@ -17,6 +17,7 @@ from toyserve.viz.style import (
     State,
     Theme,
     add_legend,
+    claim_x,
     dress,
     figure_of,
     mark_line,
@@ -73,6 +74,7 @@ def token_raster(
         ax = new_axes((10, min(8.0, 1.6 + 0.24 * max(3, len(records)))), look)[0]
     else:
         dress(ax, look)
+    claim_x(ax, "time")
     large = len(records) > MAX_ROWS or num_tokens > MAX_TOKENS
     if large:
         _paint_image(ax, recording, look)

@@ -68,7 +68,7 @@ class Live(Timeline):
     def update(self) -> None:
         """Draw what has run so far. What it costs does not grow with what was drawn before."""
         began = self._clock.now()
-        if self._pack.recording is not self.engine.recording:  # the engine was restarted
+        if self._pack.is_outdated or self._pack.recording is not self.engine.recording:
             self.recording = self.engine.recording
             self._pack = GrowingPack(self.recording)
             self.step, self.zoom = 1, []
@@ -97,6 +97,9 @@ class Live(Timeline):
             self.still_display.update(still, raw=True)
 
     def _on_step(self, _: StepRecord) -> None:
+        if self.engine.served_by is not None:  # a server's page shows it, from its own thread
+            self.detach()
+            return
         self._interrupt.set()
         if self._stopping:
             self._stopping = False
@@ -142,11 +145,20 @@ class _GracefulInterrupt:
 def live(engine_or_llm: Any, *, by: str = "slot", theme: str = "auto") -> Live:
     """The timeline of an Engine, or of an LLM's, drawn while it runs; see ``Live``.
 
-    A second ``live`` of the same engine takes the place of the first.
+    A second ``live`` of the same engine takes the place of the first. Raises ValueError for an
+    engine that works for a server, whose own page shows it, or that records no steps.
     """
     engine = getattr(engine_or_llm, "engine", engine_or_llm)
     if not isinstance(engine, Engine):
         raise ValueError(f"live takes an Engine or an LLM, not {type(engine_or_llm).__name__}")
+    if engine.served_by is not None:
+        raise ValueError(
+            f"this engine works for the server at {engine.served_by}: that page shows it live"
+        )
+    if not engine.recording.keep_steps:
+        raise ValueError(
+            "this engine's recording keeps no steps (keep_steps=False): nothing to draw"
+        )
     for callback in list(engine.on_step):
         owner = getattr(callback, "__self__", None)
         if isinstance(owner, Live):

@@ -11,7 +11,6 @@ import ipywidgets as w
 import traitlets
 
 from toyserve.clock import WallClock
-from toyserve.engine import Engine
 from toyserve.hardware import HARDWARE
 from toyserve.modelspecs import MODELS
 from toyserve.parts import SCHEDULERS
@@ -31,8 +30,8 @@ from toyserve.viz.widget import Timeline
 from toyserve.viz.widget_data import refreshed
 from toyserve.viz.words import format_seconds
 
-QUIET_TIME = 0.03  # seconds without a further move before the run is made
-SLICE_TIME = 0.08  # seconds of simulation before there is something to see
+QUIET_TIME = 0.01  # seconds without a further move before the run is made
+SLICE_TIME = 0.1  # seconds from the move on before what has run so far is drawn
 
 
 class CopyButton(anywidget.AnyWidget):
@@ -104,7 +103,7 @@ class Playground(w.VBox):
             self._tell(self._run is None or self._run.is_over)
             return
         try:
-            run = _Run(engine_of(settings))
+            run = _Run(settings)
         except ValueError as error:
             self.note.value = f"<b>Not possible:</b> {html.escape(str(error))}"
             return
@@ -118,7 +117,8 @@ class Playground(w.VBox):
         if run is not self._run:
             return
         loop = _loop()
-        run.advance(SLICE_TIME if loop else None)
+        began = 0.0 if first else run.clock.now()
+        run.advance(began + SLICE_TIME if loop else None)
         if first or run.is_over:
             self.view.show_packed(self.recording, *refreshed(run.growing))
             self._tell(run.is_over)
@@ -149,21 +149,20 @@ class Playground(w.VBox):
 
 
 class _Run:
-    """A simulation in slices."""
+    """A simulation in slices. Its clock begins at 0 with the building of the engine."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.growing = GrowingPack(engine.recording)
-        self._clock = WallClock()
+    def __init__(self, settings: Settings) -> None:
+        self.clock = WallClock()
+        self.engine = engine_of(settings)
+        self.growing = GrowingPack(self.engine.recording)
 
     @property
     def is_over(self) -> bool:
         return not self.engine.has_unfinished
 
-    def advance(self, duration: float | None) -> None:
-        """Run for ``duration`` seconds, or (None) to the end."""
-        end = None if duration is None else self._clock.now() + duration
-        while self.engine.has_unfinished and (end is None or self._clock.now() < end):
+    def advance(self, until: float | None) -> None:
+        """Run until that time on the clock, or (None) to the end."""
+        while self.engine.has_unfinished and (until is None or self.clock.now() < until):
             self.engine.step()
 
 
