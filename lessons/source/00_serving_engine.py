@@ -7,7 +7,9 @@
 # **Who gets the next word?**
 #
 # Somebody has to decide that before every single word. That somebody is the *scheduler* of a serving
-# engine, and in this course you build one. First, watch it work: run the cell below (Shift+Enter).
+# engine, and in this course you build one. First, watch it work: run the cell below (Shift+Enter). You
+# needn't follow its code yet. It makes eight requests, starts a server with four places, and shows the
+# answers as they grow.
 #
 # *5–10 minutes. No GPU, no network, nothing to know beforehand.*
 
@@ -38,8 +40,8 @@ texts = watch(llm, burst(llm))
 
 # %% [markdown]
 # That was a real GPT-2: a tiny one, trained on Shakespeare and bundled with the course. It writes
-# verse of little sense, and that is fine. It's here to be *served*. (You needn't follow the code yet. `# fmt: skip`
-# you may always overlook: it speaks to the authors' tools.)
+# verse of little sense, and that is fine. It's here to be *served*. (`# fmt: skip`, by the way, you may always
+# overlook: it speaks to the authors' tools.)
 #
 # What happened, as a picture. Each row is one of the four places (a **slot**), each column one **step**: one
 # run of the model, which gives one more **token** (a piece of a word) to everybody who has a place. Those
@@ -51,9 +53,12 @@ from toyserve.viz import explore, timeline
 timeline(llm.recording)
 
 # %% [markdown]
-# Orange: a request has just been let in, and its **prompt**, the user's text, is read (*prefill*; the number
-# counts its tokens). Blue: it writes, one token per step (*decode*). Whoever has finished (■) leaves, and
-# the next in the queue gets the place (▶).
+# Orange: a request has just been let in (▶), and its **prompt**, the user's text, is read (*prefill*; the number
+# counts its tokens). The same step already yields its first token (○). Blue: it writes on, one token per step
+# (*decode*). Whoever has finished (■) leaves, and the next in the queue gets the place.
+#
+# White at the right: nobody is left in the queue to sit there. So of the 4 × 48 squares 160 are filled, one for
+# each token: the 83.3% of the title.
 #
 # And now from the users' side. Grey is waiting:
 
@@ -72,8 +77,8 @@ explore(llm.recording)
 # %% [markdown]
 # ## Predict
 #
-# Eight answers, 160 tokens in all. With four places that took 48 steps, because each step gives
-# *every* place a token.
+# Eight answers, 160 tokens in all. With four places that took 48 steps, because each step gives a token
+# to *everybody* who has a place.
 #
 # Now take three of the places away. Before you try: what will happen?
 
@@ -193,7 +198,8 @@ for _ in range(6):  # ← more turns? change the number
 # somebody else?"*
 #
 # The engine calls `allocate` when a request needs another page: one for its prompt, and later one whenever
-# the last is full. With the new manager that saves memory, and nothing crashes:
+# the last is full. *Block* is the engine's word for page: `request.block_table` lists the request's pages in order,
+# `self.pool.free_blocks` those that are nobody's. With the new manager that saves memory, and nothing crashes:
 
 # %% tags=["real-model"]
 from toyserve.kv import PagedKV
@@ -201,8 +207,8 @@ from toyserve.kv import PagedKV
 
 class Thrifty(PagedKV):
     def allocate(self, request, num_tokens, keep_free=0):
-        granted = super().allocate(request, num_tokens, keep_free)
-        if granted and request.num_output_tokens > 0:  # it has just got another page
+        granted = super().allocate(request, num_tokens, keep_free)  # False: no page is left
+        if granted and request.num_output_tokens > 0:  # it writes, and has just got another page
             self.pool.free_blocks.append(request.block_table[0])  # so the first is free again
         return granted
 
@@ -236,15 +242,14 @@ except AssertionError as error:
     print(f"with the check on: {error}")
 
 # %% [markdown]
-# (*Block* is the engine's word for page.) One page, two users, both writing on it.
-# **Mend it:** change the class below
-# so that all eight answers are right again, and run the cell.
+# One page, two users, both writing on it. **Mend it:** change the class below so that all eight answers
+# are right again and no page too many is free, and run the cell.
 
 
 # %% tags=["real-model"]
 class Mended(Thrifty):
     def allocate(self, request, num_tokens, keep_free=0):
-        granted = PagedKV.allocate(self, request, num_tokens, keep_free)
+        granted = PagedKV.allocate(self, request, num_tokens, keep_free)  # the sound one's
         if granted and request.num_output_tokens > 0:
             self.pool.free_blocks.append(request.block_table[0])  # ← the fault
         return granted

@@ -11,10 +11,11 @@
 #
 # **What does C think of this server?**
 #
-# In this lesson you take one request apart, build the memory that makes answers fast, and learn the four
+# You take a request apart, build the memory that makes answers fast, and learn the four
 # numbers by which every server is judged.
 #
-# *30–40 minutes. No GPU, no network. Run the cells one by one, in order.*
+# *30–40 minutes. No GPU, no network. Run the cells in order. The first builds a server;
+# its parts are explained below the picture.*
 
 # %%
 from toyserve import Engine
@@ -48,7 +49,8 @@ timeline(run, by="request", x="time", title="Grey is waiting. C wants only 8 tok
 # %% [markdown]
 # `simulate` is a whole server: a queue, a scheduler, memory, and in the model's place a stopwatch that
 # knows how long each step of Llama-3-8B (a usual mid-sized model) would take on an H100 (a data-centre GPU).
-# (How it knows is lesson 02. `PagedKV(200)` is the memory, in pages: more than enough today.)
+# (How it knows is lesson 02. `PagedKV(200)` is the memory, in pages: more than enough today. `Workload` is a
+# list of requests, each with its arrival time and its two sizes.)
 #
 # Nearly all of C's time is grey: **head-of-line blocking**, a large request at the front delays
 # the small ones behind it.
@@ -221,6 +223,8 @@ mine = remembering if solved else cached
 # ## See it: two counters racing
 
 # %%
+import itertools
+
 from toyserve.viz.style import THEMES, new_axes
 
 look = THEMES["light"]
@@ -231,7 +235,8 @@ left.bar([s - 0.2 for s in steps], work, 0.4, color=look.series[1], label="forge
 left.bar([s + 0.2 for s in steps], work_kept, 0.4, color=look.series[0], label="with notes")
 left.set(xlabel="step", ylabel="positions run", xticks=list(steps), yticks=range(0, 21, 4))
 left.set_title(f"Work per step: {sum(work)} against {sum(work_kept)}", loc="left", fontsize=11)
-known, computed = [12 + i for i in range(9)], [0, *(11 + s for s in steps)]
+known = [len(prompt) + s for s in range(9)]  # each step adds one token
+computed = list(itertools.accumulate(work_kept, initial=0))  # and computes what you gave it
 right.step(range(9), known, where="post", color=look.series[1], label="tokens that exist")
 right.step(range(9), computed, where="post", color=look.series[0], label="tokens computed")
 right.set(xlabel="steps done", ylabel="tokens", yticks=range(0, 21, 4))
@@ -242,9 +247,9 @@ assert (tokens == answer, sum(work_kept)) == (True, 19)
 left.figure
 
 # %% [markdown]
-# The blue counter jumps by 12 in the first step: **prefill**. From then on it is always one behind, and
-# every step moves both by one: **decode**. There is no more to it, and this engine needs no other
-# idea: later, chunks of a prompt, cache hits and pauses are all just movements of the lower counter.
+# The blue counter, the lower one, jumps by 12 in the first step: **prefill**. From then on it is always one behind,
+# and every step moves both by one: **decode**. Keep this picture: what later lessons do to a request, they do by
+# moving the lower counter in another way.
 #
 # What you changed, coloured:
 
@@ -273,6 +278,8 @@ forgot, kept = (min(seconds(loop, prompt, 60) for _ in range(2)) for loop in (fo
 print(f"this machine, 12 + 60 tokens: the notes make it {forgot / kept:.1f} × faster")
 
 # %%
+# prefill_time(n): seconds of a step that reads n tokens. decode_time(1, n): of one that writes one
+# token, for 1 request, with n tokens in its notes.
 h100, rows, saved = cost_model("h100", "llama-3-8b"), [], {}
 for num_prompt, num_answer in ((12, 200), (600, 200), (4000, 200)):
     lengths = range(num_prompt, num_prompt + num_answer)
@@ -284,11 +291,14 @@ for num_prompt, num_answer in ((12, 200), (600, 200), (4000, 200)):
     rows.append(row)
 print(text_table(("H100: prompt + answer", "fewer positions", "faster"), rows))
 assert saved[12] < 1.1 < 10 < saved[4000]
+one, many = (1e3 * h100.prefill_time(n) for n in (1, 200))
+print(f"\na step that reads 1 token takes {one:.1f} ms, one that reads 200: {many:.1f} ms")
+assert many / one < 1.01
 
 # %% [markdown]
-# Look at the first row: over a hundred times fewer positions, and **no gain in time**! On a big GPU a
-# step spends its time fetching the model's **weights** (the billions of numbers it consists of), and that takes
-# as long for one token as for 200. Only when the prompt is long does the arithmetic count, and then the notes
+# Look at the first row: over a hundred times fewer positions, and **no gain in time**! The last line says why: on a
+# big GPU a step spends its time fetching the model's **weights** (the billions of numbers it consists of), and that
+# takes as long for one token as for 200. Only when the prompt is long does the arithmetic count, and then the notes
 # decide everything. A CPU is slow at arithmetic, so it gains at once.
 #
 # Why that is so is the whole of lesson 02. Keep the riddle.
@@ -304,7 +314,7 @@ assert saved[12] < 1.1 < 10 < saved[4000]
 # |---|---|
 # | `self.run(plan, request, n)` | plan `n` tokens of a request that is running |
 # | `self.next_waiting()` | whoever is first in the queue |
-# | `self.admit(plan, request)` | let it in and plan its whole prompt |
+# | `self.admit(plan, request)` | let it in and plan its whole prompt; `False` if memory is short |
 #
 # **Your turn.** Finish the running request before you admit (one!) other. `self.waiting` is the
 # queue, `self.running` a list with at most one request in it, and `request.num_uncomputed_tokens` the
@@ -380,8 +390,6 @@ explore(run, by="request")
 # *arrival*: the queue is part of the wait. Here they are, for a request that comes while another one runs.
 
 # %%
-import itertools
-
 from toyserve.metrics import e2e, itl, tpot, ttft
 
 pair = (
@@ -454,8 +462,11 @@ assert max(results["ABC"].values()) / max(results["CAB"].values()) < 1.001
 #
 # Whatever the order, one thing is odd: during 216 steps the GPU worked for one person at a time. Was it
 # busy? Or only occupied? (Lesson 02.)
-#
-# Move the arrival rate, and see at which one a server like this drowns:
+
+# %% [markdown]
+# At which arrival rate does a server like this drown? Move `arrivals per s` and read the line above the
+# picture: at 1 most users get their first token at once. Once *tokens per second* stops growing while *first token
+# after* goes on growing, the server is full. (The picture counts steps: time in which nobody is there isn't one.)
 
 # %%
 from toyserve.viz import playground
@@ -489,6 +500,7 @@ real = Workload("real", tuple(
     WorkloadRequest(k, prompt=tuple(llm.tokenizer.encode(text)[: SIZES[k][0]]), output_len=SIZES[k][1])
     for k, text in texts.items()
 ))  # fmt: skip
+# replay: serve a workload at its arrival times, each answer as long as the workload says
 outputs = llm.replay(real, SamplingParams(temperature=0.8, top_p=0.95, seed=4))
 for out in outputs:
     print(f"[{out.request_id}] …{out.prompt[-30:]}{out.text}\n")
@@ -548,7 +560,7 @@ left.figure
 from toyserve.metrics import percentile
 from toyserve.workload import Lengths, poisson
 
-lengths = Lengths(prompt_max=64, output_max=128)
+lengths = Lengths(prompt_max=64, output_max=128)  # bounds; poisson: arrivals at random moments
 rates, says, felt = [0.5, 1, 1.5, 2, 3, 4], [], []
 for rate in rates:
     day = simulate(Mine(max_running=1), poisson(n=60, rate=rate, lengths=lengths))
@@ -576,6 +588,9 @@ quiz("01.dashboard")
 
 
 # %%
+from toyserve.recording import RequestRecord
+
+
 def my_ttft(record):
     return record.token_times[0] - record.first_scheduled_time  # ← a fault
 
@@ -599,7 +614,7 @@ def verdict(name, function, record, wanted):
 def try_out(first, per_token):
     short = Workload("one", (WorkloadRequest("yes/no", num_prompt_tokens=12, output_len=1),))
     one = simulate(Mine(max_running=1), short).requests["yes/no"]
-    c, gone = run.requests["C"], type(one)("gone", 0.0, 12, 8)  # who left while it waited
+    c, gone = run.requests["C"], RequestRecord("gone", 0.0, 12, 8)  # who left while it waited
     verdict("C's TTFT", first, c, ttft(c))
     verdict("TTFT of somebody who left before the first token", first, gone, None)
     verdict("C's TPOT", per_token, c, tpot(c))
@@ -623,10 +638,11 @@ try_out(my_ttft, my_tpot)
 # %%
 try_out(ttft, tpot)
 (ax,) = new_axes((7, 3), look)
-ax.plot(rates, felt, "s-", color=look.series[1], label="from arrival (what users feel)")
-ax.plot(rates, says, "o-", color=look.series[2], label="from the first step (the dashboard)")
+ax.plot(rates, felt, "s-", color=look.series[1], label="from arrival: what users feel")
+ax.plot(rates, says, "o-", color=look.series[2],
+        label=f"from the first step: the dashboard's {1e3 * says[-1]:.0f} ms")  # fmt: skip
 ax.set(xlabel="arrivals per second", ylabel="TTFT, p99 (s)", ylim=(0, None))
-ax.set_title("The queue is where the time goes", loc="left", fontsize=11)
+ax.set_title("Nearly all of the wait is in the queue", loc="left", fontsize=11)
 ax.legend(frameon=False)
 hidden = felt[-1] / says[-1]
 assert hidden > 100
@@ -661,8 +677,8 @@ latency(office, metrics=("ttft", "e2e"), title="Read the curve, not the mean")
 # logarithmic: each big tick is ten times the one before.)
 #
 # The mean describes almost nobody. Half of the users wait far less, and those who come behind one of the long
-# answers wait far more. A server is judged by its tail, because one in twenty is somebody's every
-# twentieth click.
+# answers wait far more. A server is judged by its *tail*, the slowest few per cent: whoever clicks twenty
+# times a day meets one of the slowest 5 % every day.
 #
 # ## You have seen this before
 #
@@ -715,7 +731,8 @@ print(f"p99 against mean, office chat : {p99 / mean:.0f} ×")
 #
 # 1. Give A an answer of 200, too. By how much does C's wait grow?
 # 2. Let C arrive 0.5 s later. Its TTFT falls. Did the server get faster?
-# 3. Call `mine(prompt, 2000)`. What stops it, and why can't a longer memory help?
+# 3. Call `mine(prompt, 2000)`. What stops it, and why can't more memory help? (GPT-2 learned one vector for each
+#    position that a token can have. `shape.n_positions` says how many.)
 #
 # **Exercise:** `exercises/01_one_request.ipynb`.
 #
