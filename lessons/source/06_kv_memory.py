@@ -494,9 +494,10 @@ class FreeList(ContiguousKV):
         known = len(request.block_table)
         granted = super().allocate(request, num_tokens, keep_free)
         new = request.block_table[known:]  # the blocks it has got just now, side by side
-        for start, length in list(self.gaps):
+        for gap in list(self.gaps):
+            start, length = gap
             if new and start <= new[0] < start + length:  # they lie in this gap
-                self.gaps.remove((start, length))
+                self.gaps.remove(gap)
                 before, behind = new[0] - start, start + length - 1 - new[-1]
                 left = (start, before), (new[-1] + 1, behind)  # what is left of it, on both sides
                 self.gaps += [gap for gap in left if gap[1] > 0]

@@ -134,8 +134,9 @@ class MyPolicy(FCFS):
 
 
 # %%
-mixed = Workload("mixed", tuple(  # as before, but B is least urgent of all, and so is C
-    WorkloadRequest(r.request_id, r.arrival_time, r.num_prompt_tokens, r.output_len,
+mixed = Workload("mixed", tuple(  # as before, but B and C are the least urgent, and D comes last
+    WorkloadRequest(r.request_id, 0.01 if r.request_id == "D" else r.arrival_time,
+                    r.num_prompt_tokens, r.output_len,
                     priority={"B": 2, "C": 2}.get(r.request_id, r.priority))
     for r in scene.requests
 ))  # fmt: skip

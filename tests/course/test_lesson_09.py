@@ -119,6 +119,15 @@ def test_a_rule_that_ignores_who_came_last_is_told_what_is_wrong() -> None:
 
 
 @pytest.mark.slow
+def test_a_rule_that_ignores_urgency_is_told_what_is_wrong() -> None:
+    own = "        return running[-1]\n        # ↑"
+    notebook, end = run_changed(NAME, {"        return running[0]\n        # ↑": own}, "chosen = [")
+    text = printed(notebook, end)
+    assert "✓ all of class 1" in text
+    assert "✗ B and C of class 2: your victim is D (wanted: C)" in text
+
+
+@pytest.mark.slow
 def test_a_class_that_fails_gets_its_error_as_a_sentence() -> None:
     own = "        return running[99]\n        # ↑"
     notebook, end = run_changed(NAME, {"        return running[0]\n        # ↑": own}, "chosen = [")
