@@ -18,8 +18,8 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"  # the interpreter works on tiny arrays
 import torch
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"  # Triton asks once, when it is first imported
+if DEVICE == "cpu":  # Triton is a language for GPU kernels; it asks once, when it is imported:
+    os.environ["TRITON_INTERPRET"] = "1"  # no GPU here, so interpret them
     torch.set_num_threads(1)
 
 from toyserve_kernels import support
@@ -30,9 +30,13 @@ how = {"interpreter": "by Triton's interpreter, step by step", "compiled": "comp
 print("kernels run on the", DEVICE, how[here.mode] if here.ok else f"not at all: {here.reason}")
 
 # %% [markdown]
-# Three requests share one launch. E generates (7 tokens of context, 1 new). F's prompt of 3 tokens is
-# read. G is in the middle of its prompt. Blocks hold two tokens each. The real kernel of this course
-# runs, and we note which blocks each of its *programs* reads:
+# A *kernel* is a function that the GPU runs many times at once. Each of these runs is a *program*; starting them all
+# is a *launch*. Here one launch serves three requests. E has 7 tokens so far (its *context*), one of them new:
+# it decodes. F's prompt of 3 tokens is read. G is in the middle of its prompt: 5 tokens, 2 of them new. Blocks hold two tokens
+# each.
+#
+# The real kernel of this course runs, and we note which blocks each program reads. (No need to follow the code. *NaN*, "not a
+# number", spoils every sum it gets into: whoever reads a wrong slot is found out.)
 
 # %%
 from dataclasses import replace
@@ -58,7 +62,8 @@ def placed(problem, pages, num_blocks=48):
 
 efg = placed(tiny_problem(context_lens=(7, 3, 5), query_lens=(1, 3, 2)), PAGES.values())
 launch = run_program_by_program(efg) if here.mode != "absent" else None
-program_map(launch.programs, 48, names=list(PAGES)) if launch else here.reason
+title = "Each program reads its own request's blocks where they lie, in the block table's order"
+program_map(launch.programs, 48, names=list(PAGES), title=title) if launch else here.reason
 
 # %%
 if launch:
@@ -95,13 +100,13 @@ if launch:
 #
 # | word | here it means |
 # |---|---|
-# | **kernel** | a function that the GPU runs many times at the same time |
-# | **program** | one of these runs; its number says which part of the work is its own |
+# | **query head**, **KV head** | a few heads may share their keys and values: so many query heads, one KV head |
+# | **program** | one run of a kernel; its number says which part of the work is its own |
 # | **grid**, **launch** | how many programs; starting them all |
 # | **HBM** | the GPU's large memory, where weights and KV lie. All must be fetched from it |
 # | **tile** | as many keys as a program holds at a time, on the chip |
-# | **score** | query · key / √d: how much this token matters |
-# | **Triton** | Python-like language for kernels; here also an interpreter for it |
+# | **score** | query · key / √d (d numbers per head): how much this token matters |
+# | **Triton** | Python-like language for kernels; on a CPU also an interpreter for it |
 
 # %% [markdown]
 # ## The obstacle: a softmax wants to see everything first
@@ -136,7 +141,7 @@ assert torch.isclose(weights.sum(), torch.tensor(1.0, dtype=torch.float64))
 # - `total` = exp(1-3) + exp(3-3) = 1.135
 # - `acc` = exp(1-3)·10 + exp(3-3)·20 = 21.35
 #
-# They were reckoned with `m` = 3. Then comes a tile that holds a 5.
+# They were computed with `m` = 3. Then comes a tile that holds a 5.
 
 # %%
 from toyserve.course.quiz import quiz
@@ -195,10 +200,16 @@ def first_wrong_row(update):
 
 
 # %%
-wrong = first_wrong_row(my_update)
-update_solved = wrong is None
+wrong, slip = None, None
+try:
+    wrong = first_wrong_row(my_update)
+except Exception as error:  # whatever a function in progress does
+    slip = f"{type(error).__name__}: {error}"
+update_solved = wrong is None and slip is None
 if update_solved:
     print("✓ the same answer as a softmax that sees everything, for every tile size")
+elif slip:
+    print("Not yet, an error:", slip)
 else:
     print(f"Not yet: scores {[round(x, 1) for x in wrong[0].tolist()]} in tiles of {wrong[1]}")
     got = attend(my_update, scores, values, 2).item()
@@ -267,6 +278,7 @@ def gathered(q, k_cache, v_cache, block_table, seq_lens):
             cache[pages].flatten(0, 1)[:length].repeat_interleave(share, 1)  # copies
             for cache in (k_cache, v_cache)
         )
+        # for each head h: the query times every key k, and then the weighted mean of the values
         scores = torch.einsum("hd,khd->hk", q[s], keys) / q.shape[2] ** 0.5
         out[s] = torch.einsum("hk,khd->hd", scores.softmax(-1), values)
     return out
@@ -296,7 +308,9 @@ assert not problems
 # %% [markdown]
 # A tensor comes in as the *address* of its first number: `seq_lens + 3` is where the fourth stands. A
 # *stride* is how many numbers further the next row begins: slot `n` of the cache begins at `n *
-# stride_slot`, and in it each KV head has `DIM` numbers. `tl.constexpr` marks what is fixed when the kernel is compiled.
+# stride_slot`, and in it each KV head has `DIM` numbers. `GROUP` heads share one KV head, so `head // GROUP` is its
+# number. `tl.constexpr` marks what is fixed when the kernel is compiled. `tl.cdiv` divides and rounds up. And `m` begins
+# at -1.0e38, which is as good as minus infinity.
 
 # %% [markdown]
 # **Your turn.** Between the arrows stands the memory of lesson 06, in one piece from block 0. Find the
@@ -339,7 +353,7 @@ def my_kernel(q, k_cache, v_cache, out, block_table, seq_lens, scale, stride_q, 
 
 # %% [markdown]
 # The *launcher* is Python's side: make room for the answer and start one program per sequence and
-# head. Then the judge.
+# head. (In `kernel[(…)](…)` the square brackets hold the grid.) Then the judge.
 
 
 # %%
@@ -364,9 +378,12 @@ def judge(kernel):
     """What is wrong with a kernel, a sentence for each kind of problem; [] when all is right."""
     if not here.ok:
         return [f"kernels cannot run here: {here.reason}"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # what numpy remarks about NaN
-        return check_decode_attention(launcher(kernel), cases=CASES, device=DEVICE)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # what numpy remarks about NaN
+            return check_decode_attention(launcher(kernel), cases=CASES, device=DEVICE)
+    except Exception as error:  # whatever a kernel in progress does
+        return [f"an error, {error.__cause__ or error!r}"]
 
 
 complaints = judge(my_kernel)
@@ -425,7 +442,8 @@ show_source(kernel.fn if here.ok else kernel, decode_attention_kernel.fn if here
 
 # %% [markdown]
 # And in the engine, the step from lesson 07 to this one: the buffer into which pages were gathered
-# goes; the block table is handed to the kernel instead.
+# goes; the block table is handed to the kernel instead. (`decode_attention` is for steps in which everybody
+# decodes, `ragged_attention` for those that also read prompts.)
 
 # %%
 from toyserve.models.attention import TorchAttention
@@ -489,7 +507,7 @@ print("same token ids:", same, "· tokens per step:", plans["torch"])
 assert same or DEVICE == "cuda"
 
 # %% [markdown]
-# Three ways to reckon, one text. On the wall clock the interpreter is hopeless, of course: it does in
+# Three ways to compute, one text. On the wall clock the interpreter is hopeless, of course: it does in
 # Python, program after program, what a GPU does at the same time. It is there to *look*.
 #
 # ## What it is worth: bytes
@@ -506,7 +524,7 @@ assert same or DEVICE == "cuda"
 quiz("08.bytes")
 
 # %% [markdown]
-# On the virtual clock: Llama-3-8B on an H200. `Gathering` is the same cost model with the two extra
+# On the virtual clock: Llama-3-8B on an H200 (an H100 with more and faster memory). `Gathering` is the same cost model with the two extra
 # trips on the bill.
 
 # %%
@@ -557,22 +575,23 @@ def look(users, context):
     return f"{users} users × {context:,} tokens\n" + "\n".join(lines)
 
 
-users = widgets.SelectionSlider(options=[1, 8, 32, 64, 128, 256], value=64, description="users")
-context = widgets.SelectionSlider(
-    options=[250, 1000, 4000, 8000], value=4000, description="context"
-)
-shown = widgets.HTML()
+slide, shown = widgets.SelectionSlider, widgets.HTML()
+knobs = {
+    "users": slide(options=[1, 8, 32, 64, 128, 256], value=64, description="users"),
+    "context": slide(options=[250, 1000, 4000, 8000], value=4000, description="context"),
+}
 
 
 def refresh(_=None):
-    shown.value = f"<pre>{look(users.value, context.value)}</pre>"
+    bill = look(**{name: knob.value for name, knob in knobs.items()})
+    shown.value = f"<pre>{bill}</pre>"
 
 
-for slider in (users, context):
-    slider.observe(refresh, "value")
+for knob in knobs.values():
+    knob.observe(refresh, "value")
 refresh()
 print(look(64, 4000))
-widgets.VBox([users, context, shown])
+widgets.VBox([*knobs.values(), shown])
 
 # %% [markdown]
 # **Where the kernel stands on the roofline.** A step's FLOPs over its bytes say which roof is above it.
@@ -593,9 +612,8 @@ for (name, users, new, trips), color in zip(parts, THEMES["light"].series, stric
     points[name] = part.num_flops / num_bytes, part.num_flops / seconds
     ax.plot(*points[name], "o", color=color, markersize=9, label=name)
     print(f"{name:18} {points[name][0]:8.1f} FLOPs per byte, {points[name][1] / 1e12:6.1f} TFLOP/s")
-picture = roofline(
-    "h200", "llama-3-8b", ax=ax, title="Attention of Llama-3-8B on an H200 (modelled)"
-)
+title = "Attention on an H200 (modelled): gathering moves a decode left, a prompt is past the ridge"
+picture = roofline("h200", "llama-3-8b", ax=ax, title=title)
 ax.legend(frameon=False, loc=(0.42, 0.08))
 picture
 
@@ -632,7 +650,7 @@ query, kept = torch.randn(8, 12, 1, 64, device=DEVICE), torch.empty_like(pool[: 
 whole = pool[order.flatten()].clone()
 
 
-def attention_of(rows):
+def attention_of(rows):  # of each request: 63 blocks of 16 tokens, K and V, 12 heads of 64
     k, v = rows.view(-1, 63 * 16, 2, 12, 64).transpose(1, 3).unbind(2)
     return F.scaled_dot_product_attention(query[: len(k)], k, v).sum().item()
 
@@ -703,7 +721,7 @@ PROCESSORS = 132  # streaming multiprocessors of an H100 or H200 (NVIDIA's data 
 rows_of_splits = []
 for users in (1, 4, 16, 64):
     programs = users * 8  # Llama-3-8B has 8 KV heads
-    splits = 1
+    splits = 1  # doubled until there are two programs for each processor, but at most 32
     while programs * splits < 2 * PROCESSORS and splits < 32:
         splits *= 2
     before, after = (min(1, n / PROCESSORS) for n in (programs, programs * splits))
@@ -721,9 +739,9 @@ assert rows_of_splits[-1][3] == 1
 # %%
 halves = [attend(update, scores[i : i + 2], values[i : i + 2], 2).item() for i in (0, 2)]
 print(f"halves: {halves[0]:.2f} and {halves[1]:.2f}, their average {sum(halves) / 2:.2f}")
-parts = [(s.max(), torch.exp(s - s.max())) for s in (scores[:2], scores[2:])]
+parts = [(s.max(), torch.exp(s - s.max())) for s in (scores[:2], scores[2:])]  # each its own m
 top = max(m for m, _ in parts)
-shrink = [torch.exp(m - top) for m, _ in parts]
+shrink = [torch.exp(m - top) for m, _ in parts]  # the fix of each part
 acc = sum(f * (p @ v) for f, (_, p), v in zip(shrink, parts, (values[:2], values[2:]), strict=True))
 total = sum(f * p.sum() for f, (_, p) in zip(shrink, parts, strict=True))
 merged = (acc / total).item()
@@ -865,7 +883,7 @@ quiz("08.multiples")
 
 # %% [markdown]
 # Test lengths one below, at and one above every boundary, put NaN where nothing was written, and
-# compare with a slow reference. That is what the judge of this lesson does, and why it found you out.
+# compare with a slow reference. That is what the judge of this lesson does.
 #
 # ## "A faster kernel changes the schedule"
 #
@@ -921,8 +939,9 @@ assert not faster["8 a second"][0]
 #
 # A GPU adds in another order than a CPU, and a kernel in another order than torch. In floating point
 # the order changes the last digits. Is the text at risk? A token changes only if the two best
-# candidates are closer to each other than that. In fp32 and in fp16 (half the bytes per number), 24
-# speeches of 32 tokens:
+# candidates are closer to each other than that. How close they are is the *margin*: the difference of their
+# log-probabilities (the model's output is a probability for each token; this is its logarithm). In fp32 and in fp16
+# (half the bytes per number), 24 speeches of 32 tokens:
 
 # %% tags=["real-model"]
 SPEAKERS = ["ROMEO", "JULIET", "HAMLET", "LADY MACBETH", "KING LEAR", "FALSTAFF", "OPHELIA",
@@ -933,7 +952,7 @@ thirty_two = SamplingParams(temperature=0, max_tokens=32, ignore_eos=True, logpr
 
 def margin(entry):
     """Between the best and the second best token, in units of log-probability."""
-    second, best = sorted(entry.top.values())[-2:]
+    second, best = sorted(entry.top.values())[-2:]  # logprobs=2 asked for the best two
     return best - second
 
 

@@ -109,6 +109,18 @@ def test_a_block_too_many_at_the_boundary_is_not_accepted() -> None:
 
 
 @pytest.mark.slow
+def test_code_that_raises_gets_its_error_as_a_sentence_and_the_lesson_goes_on() -> None:
+    slips = dict(zip(MAPPING, ("    return block_table[position]\n", "need = up(1)"), strict=True))
+    notebook, end = run_changed(NAME, slips, "E's block table")
+    told = "".join(
+        printed(notebook, i) for i in range(end + 1) if notebook.cells[i].cell_type == "code"
+    )
+    assert "✗ yours says IndexError('list index out of range'); position 15" in told
+    assert "✗ an error: NameError: name 'up' is not defined" in told
+    assert "E's block table: {0: 17, 1: 42, 2: 9, 3: 31}" in told
+
+
+@pytest.mark.slow
 def test_the_repair_is_recognised() -> None:
     notebook, end = run_changed(
         NAME, {FAULT: "    page = position // block_size\n"}, "repaired = judge(mended)"

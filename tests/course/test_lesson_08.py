@@ -16,9 +16,11 @@ from toyserve.course.builder import read_source
 
 NAME = "08_attention_kernel"
 PROBE = """
+knobs["users"].value, knobs["context"].value = 1, 250
 print(json.dumps({
     "mode": here.mode, "of_e": of_e.blocks, "keys": of_e.num_keys, "idle": idle,
-    "update_solved": update_solved, "solved": solved, "wanted": wanted.item(), "merged": merged,
+    "slid": shown.value, "update_solved": update_solved, "solved": solved,
+    "wanted": wanted.item(), "merged": merged,
     "fetched": fetched, "ids": ids, "texts": [out.text for outs in runs.values() for out in outs],
     "plans": list(plans.values()), "slower": list(slower.values()), "points": points,
     "scores": scores_ratio, "split": {n: [p.blocks for p in r.programs] for n, r in split.items()},
@@ -40,6 +42,7 @@ WALK = {
         "        slot, inside = start + offset, page * BLOCK_SIZE + offset < seq_len\n"
     )
 }
+UPDATE_TO_DO, WALK_TO_DO = next(iter(UPDATE)), next(iter(WALK))
 
 pytestmark = [
     pytest.mark.slow,
@@ -88,6 +91,10 @@ def test_bytes_and_rooflines(values: dict[str, Any]) -> None:
     assert kernel == pytest.approx(3 * gathering)
     assert prompt > 100 * kernel
     assert values["scores"] == pytest.approx(25)
+
+
+def test_the_sliders_still_move_after_the_whole_lesson_has_run(values: dict[str, Any]) -> None:
+    assert "1 users × 250 tokens" in values["slid"]
 
 
 def test_splits_share_a_context_out(values: dict[str, Any]) -> None:
@@ -146,6 +153,19 @@ def test_what_is_wrong_with_a_half_right_kernel_is_said() -> None:
     said = printed(notebook, end)
     assert "Not yet" in said
     assert "it used a slot nothing was written to" in said
+
+
+def test_code_in_progress_that_raises_gets_a_sentence_and_the_lesson_goes_on() -> None:
+    slips = {
+        UPDATE_TO_DO: "    total = total * fixx + p.sum()\n",
+        WALK_TO_DO: "        slot = pgae\n",
+    }
+    notebook, end = run_changed(NAME, slips, "mine = launcher(kernel)")
+    code = [i for i, cell in enumerate(notebook.cells[:end]) if cell.cell_type == "code"]
+    said = "".join(printed(notebook, i) for i in code)
+    assert "Not yet, an error: NameError: name 'fixx' is not defined" in said
+    assert "an error, " in said
+    assert "pgae" in said
 
 
 COMPILE = """
