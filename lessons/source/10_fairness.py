@@ -191,8 +191,8 @@ print(text_table(HEADER, [waits_row("FCFS", first_come)]))
 # The engine tells a policy what happens: `on_admit(request, now)` when one is let in, and
 # `on_tokens(requests, now)` with everybody who has just been given one more token.
 #
-# **Your turn**, twice: `next` returns the one of the list `waiting` (oldest first) whose user has the lowest
-# counter, and `on_tokens` charges 2 points to each request's user.
+# **Your turn**, twice: `next` returns the one of the queue `waiting` (oldest first; go through it, it can't be sliced) whose user
+# has the lowest counter, and `on_tokens` charges 2 points to each request's user.
 
 
 # %%

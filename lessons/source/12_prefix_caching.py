@@ -154,8 +154,8 @@ assert not set(names(X + Y + Z)) & set(names(Z + Y + Z))
 # and `None` at the very beginning. Only full blocks count, and the first
 # miss ends the search: what follows it cannot be the same.
 #
-# (The cell after yours only puts it in its place. The one after that plays the engine, `match_prefix`, `allocate`, run,
-# `publish`, for one request, and then asks for others.)
+# (The cell after yours only puts it in its place and lists the questions. The one after that plays the engine for one request,
+# `match_prefix`, `allocate`, run, `publish`, and then asks.)
 #
 # <details><summary>A hint</summary>
 #
@@ -190,6 +190,15 @@ def cached_kv(num_blocks, pool=SharingPool, block_size=16):
     return kv
 
 
+PROBES = {  # after a request with the tokens 0 to 9, in blocks of 4
+    "the same 10 tokens: 2 blocks, the half one does not count": (range(10), 2),
+    "the first 8 of them: 2 blocks": (range(8), 2),
+    "another 6th token: 1 block": ([0, 1, 2, 3, 4, 99, 6, 7], 1),
+    "another first token: nothing, though tokens 4 to 7 are equal": ([99, *range(1, 8)], 0),
+    "3 tokens: no full block, nothing": (range(3), 0),
+}
+
+
 # %%
 def try_out(cls):
     kv, first = cached_kv(20, cls, block_size=4), Request("first", list(range(10)))
@@ -197,15 +206,8 @@ def try_out(cls):
     kv.allocate(first, 10)
     first.num_computed_tokens = 10
     kv.publish([first])  # its two full blocks are in the cache now
-    probes = {
-        "the same 10 tokens: 2 blocks, the half one does not count": (range(10), 2),
-        "the first 8 of them: 2 blocks": (range(8), 2),
-        "another 6th token: 1 block": ([0, 1, 2, 3, 4, 99, 6, 7], 1),
-        "another first token: nothing, though tokens 4 to 7 are equal": ([99, *range(1, 8)], 0),
-        "3 tokens: no full block, nothing": (range(3), 0),
-    }
     good = True
-    for what, (tokens, wanted) in probes.items():
+    for what, (tokens, wanted) in PROBES.items():
         found = [block.block for block in kv.sharing.find(Request("probe", list(tokens)))]
         ok = found == first.block_table[:wanted]
         good = good and ok
@@ -213,7 +215,11 @@ def try_out(cls):
     return good
 
 
-solved = try_out(MyPool)
+try:
+    solved = try_out(MyPool)
+except Exception as error:  # whatever a class in progress does
+    print(f"✗ an error: {error!r}")
+    solved = False
 print("✓ it finds them all" if solved else "Not yet: the lines with ✗ say what is missing.")
 
 # %% [markdown]

@@ -14,10 +14,7 @@
 # *40 minutes. No GPU, no network. Run the cells one by one, in order.*
 
 # %%
-from dataclasses import replace
-
-from toyserve.capacity import plan
-from toyserve.costs import cost_model, get_model
+from toyserve.costs import get_model
 from toyserve.viz.style import THEMES, new_axes
 
 LOOK = THEMES["light"]
@@ -30,18 +27,22 @@ tokens = [m.kv_bytes_per_token / 1e3 for m in models]
 for ax, values, what, unit in zip(
     axes,
     (weights, tokens),
-    ("weights", "memory of one token"),
-    ("billions", "kB (KV, 16 bit)"),
+    ("Weights: the 70B has 45 × GPT-2 XL's ...", "... and a token needs about as much memory"),
+    ("weights, billions", "KV of one token, kB (16 bit)"),
     strict=True,
 ):
-    bars = ax.barh(NAMES, values, color=LOOK.series[0 if what == "weights" else 1])
+    bars = ax.barh(NAMES, values, color=LOOK.series[0 if values is weights else 1])
     ax.bar_label(bars, [f"{v:.3g}" for v in values], padding=3, fontsize=9)
     ax.invert_yaxis()
     ax.set(xlabel=unit, xlim=(0, 1.15 * max(values)))
     ax.set_title(what, loc="left", fontsize=11)
+assert weights[5] / weights[1] > 45 and tokens[2] < tokens[1] / 2 and tokens[5] < 1.1 * tokens[1]
 axes[0].figure
 
 # %% [markdown]
+# Six models whose weights are published, GPT-2 from 2019 to Llama 3 from 2024. (The *b* in a name is billions of weights;
+# Mixtral is a Mistral with eight *experts*, of which more below.)
+#
 # Weights and memory per token have little to do with each other. Llama-3-8B's token takes *less than
 # half* of GPT-2 XL's. Llama-3-70B, with 45 times the weights of GPT-2 XL, needs about the same.
 #
@@ -98,6 +99,9 @@ def my_requests_that_fit(m, memory_bytes, context_len):
 
 
 # %%
+from toyserve.capacity import plan
+
+
 def judge(token_bytes, fits):
     """The first disagreement with the library, in words; None if there is none."""
     for name in (*NAMES, "llama-3.1-8b"):
@@ -146,7 +150,7 @@ requests_that_fit = my_requests_that_fit if solved else fitting
 # ## The library's version, and what changed
 #
 # Red goes, green comes: from the formula of lesson 06, which was about one GPT-2, to one for all of
-# them. Below it the library's, which counts in whole blocks and can cut a model over several GPUs.
+# them: only KV heads count. Below it the library's, which checks what it is given and counts in whole blocks (`-(-a // b)` rounds up).
 
 # %%
 from toyserve.course.show import show_diff, show_source
@@ -218,13 +222,14 @@ _ = toyserve_plan(["--model=llama-3-70b", "--gpu=h100", "--num-gpus=4", "--conte
 quiz("13.gqa-alone")
 
 # %% [markdown]
-# The cost model's answer, for one user alone and for as many as fit. `serve` is for the run after it:
+# The cost model's answer, for one user alone and for as many as fit. (`decode_throughput(8, 1000)` says how many tokens per second
+# eight users with 1,000 tokens of context get together, and how many each.) `serve` is for the run after it:
 # the whole engine on the virtual clock, everybody there at the start.
 
 # %%
 from toyserve import Engine
 from toyserve.clock import VirtualClock
-from toyserve.costs import RooflineCostModel
+from toyserve.costs import cost_model
 from toyserve.kv import PagedKV
 from toyserve.runners import SimulatedRunner, TimedRunner
 from toyserve.schedulers import ChunkedScheduler
@@ -234,23 +239,27 @@ from toyserve.workload import Workload, WorkloadRequest
 def serve(m, users, num_blocks, num_requests=None, prompt=768, answer=256, gpu="h100"):
     """``users`` slots, everybody there at the start; returns the recording."""
     count = num_requests or users
-    parts = [WorkloadRequest(f"r{i}", 0.0, prompt, answer) for i in range(count)]
+    parts = [
+        WorkloadRequest(f"r{i}", num_prompt_tokens=prompt, output_len=answer) for i in range(count)
+    ]
     work, clock = Workload("full house", tuple(parts)), VirtualClock()
-    cost = RooflineCostModel(cost_model(gpu).hardware, m)
-    runner = TimedRunner(SimulatedRunner(work.output_lens), cost, clock)
+    runner = TimedRunner(SimulatedRunner(work.output_lens), cost_model(gpu, m), clock)
     scheduler = ChunkedScheduler(max_running=users, token_budget=2048)
     engine = Engine(scheduler=scheduler, kv=PagedKV(num_blocks), runner=runner, clock=clock)
     return engine.run(work.requests_for_engine())
 
 
 # %%
+from dataclasses import replace  # the same model, with something changed
+
 llama = get_model("llama-3-8b")
 variants = {f"{n} KV heads": replace(llama, num_kv_heads=n) for n in (32, 8, 1)}
 rows, gqa = [], {}
 for name, m in variants.items():
     users = requests_that_fit(m, 80e9, CONTEXT)
-    total, each = RooflineCostModel(cost_model("h100").hardware, m).decode_throughput(users, 1000)
-    alone = RooflineCostModel(cost_model("h100").hardware, m).decode_throughput(1, 1000)[1]
+    cost = cost_model("h100", m)
+    total, each = cost.decode_throughput(users, 1000)
+    alone, _ = cost.decode_throughput(1, 1000)
     gqa[name] = (m.weight_bytes, token_bytes(m), users, total, alone)
     row = (f"{m.weight_bytes / 1e9:.1f}", f"{token_bytes(m) / 1e3:.0f}", users, f"{alone:.0f}")
     rows.append((name, *row, f"{total:,.0f}", f"{each:.0f}"))
@@ -287,6 +296,8 @@ assert gqa_gain > 1.3
 # smaller. But is it still the same model? Before the arithmetic, look: the bundled GPT-2, with its KV
 # cache rounded to 8 and to 4 bits (one scale per token and head), and with its weights rounded likewise
 # (one scale per column). What is rounded is kept as fp32 here: the error is real, the saving is not.
+#
+# All of it is in `rounded`. The rest of the next two cells only slips it into the library's model, and you may skip it.
 
 
 # %%
@@ -346,8 +357,15 @@ params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, logprobs=
 KINDS = {"fp32": {}, "KV int8": {"kv_bits": 8}, "KV int4": {"kv_bits": 4},
          "weights int8": {"weight_bits": 8}, "weights int4": {"weight_bits": 4}}  # fmt: skip
 spoken = {kind: narrow_llm(**bits).generate(prompts, params) for kind, bits in KINDS.items()}
+for kind, outs in spoken.items():
+    print(f"[{kind}] {outs[0].prompt}{outs[0].text}\n")
+
+# %% [markdown]
+# One text says little. So all twelve: how many are the same to the last token? And how far is the model's opinion moved? It gives
+# each token a probability; a *log-probability* that is off by 0.01 means one per cent more or less, 0.2 a fifth.
 
 
+# %% tags=["real-model"]
 def off_by(out, base):
     """Of the first token, where the contexts are equal: the largest change of a log-probability."""
     mine, theirs = out.logprobs[0].top, base.logprobs[0].top
@@ -361,8 +379,6 @@ for kind, outs in spoken.items():
     drift[kind] = (same, max(off_by(a, b) for a, b in pairs))
     rows.append((kind, f"{same} of {len(pairs)}", f"{drift[kind][1]:.3f}"))
 print(text_table(("", "same 24 tokens as fp32", "log-probability off by"), rows))
-for kind, outs in spoken.items():
-    print(f"\n[{kind}] {outs[0].prompt}{outs[0].text}")
 assert drift["KV int8"][1] < drift["KV int4"][1]
 assert drift["weights int8"][1] < drift["weights int4"][1]
 
@@ -379,7 +395,7 @@ kinds = {"bf16": {}, "KV fp8": {"kv": "fp8"}, "weights int4": {"weight": "int4"}
 rows, narrow = [], {}
 for kind, dtypes in kinds.items():
     m = llama.with_dtypes(**dtypes)
-    cost = RooflineCostModel(cost_model("h100").hardware, m)
+    cost = cost_model("h100", m)
     users = requests_that_fit(m, 80e9, CONTEXT)
     alone, total = cost.decode_throughput(1, 1000)[0], cost.decode_throughput(users, 1000)[0]
     narrow[kind] = (users, alone, total, cost.prefill_time(4000))
@@ -392,8 +408,8 @@ assert 2 < narrow["weights int4"][1] / base[1] < 4
 assert abs(narrow["weights int4"][3] / base[3] - 1) < 0.02
 
 # %% [markdown]
-# - **"KV in 8 bits makes answers twice as fast."** For one user not at all (measured: the second
-#   column). It makes room for twice as many.
+# - **"KV in 8 bits makes answers twice as fast."** For one user not at all (the second
+#   column: it is the same number). It makes room for twice as many.
 # - **"Weights in 4 bits make everything four times as fast."** One user's decode gains most, and less
 #   than four: the fixed cost of a step and the KV don't shrink. A *prompt* gains nothing: there arithmetic is the bill, and it
 #   is still done in 16 bits.
@@ -405,7 +421,7 @@ rows, small_gpu = [], {}
 for kind, dtypes in kinds.items():
     m = llama.with_dtypes(**dtypes)
     users = plan(m, "l4", CONTEXT).num_requests
-    total = RooflineCostModel(cost_model("l4").hardware, m).decode_throughput(users, 1000)[0]
+    total = cost_model("l4", m).decode_throughput(users, 1000)[0]
     small_gpu[kind] = (users, total)
     rows.append((kind, users, f"{total:,.0f}"))
 print(text_table(("Llama-3-8B on an L4 (24 GB)", "fit", "all, tokens/s"), rows))
@@ -495,16 +511,24 @@ quiz("13.experts")
 # active, one as large as the whole.
 
 # %%
-dense = {"num_experts": 1, "experts_per_token": 1}
+from toyserve.costs import RooflineCostModel
+from toyserve.hardware import get_hardware
+
+one = {"num_experts": 1, "experts_per_token": 1}
+width = (
+    mixtral.intermediate
+)  # of one expert; a model without experts has one MLP, as wide as needed
 trio = {
-    "dense, as large as the active part": replace(mixtral, intermediate=2 * 14336, **dense),
+    "dense, as large as the active part": replace(mixtral, intermediate=2 * width, **one),
     "Mixtral-8x7B": mixtral,
-    "dense, as large as the whole": replace(mixtral, intermediate=8 * 14336, **dense),
+    "dense, as large as the whole": replace(mixtral, intermediate=8 * width, **one),
 }
+
+# %%
 batches, times = [1, 2, 4, 8, 16, 32, 64], {}
 (ax,) = new_axes((8, 3.4), LOOK)
 for (name, m), color in zip(trio.items(), LOOK.series, strict=False):
-    cost = RooflineCostModel(cost_model("h100").hardware, m, num_gpus=2)
+    cost = RooflineCostModel(get_hardware("h100"), m, num_gpus=2)
     times[name] = [1e3 * cost.decode_time(n, 1000) for n in batches]
     ax.plot(batches, times[name], "o-", color=color, label=name)
 ax.set_xscale("log", base=2)
@@ -526,12 +550,12 @@ ax.figure
 # expert is wanted by somebody (1 − 0.75¹⁶ = 99 %, if tokens choose evenly), so a step reads nearly everything. What stays small
 # is the arithmetic: prompts are cheap, and it takes a larger batch to reach the compute roof. So engines like large
 # MoE batches and spread experts over GPUs. Then tokens must travel between GPUs, and the busiest expert
-# sets the pace: one more thing to schedule. (Neither is in our cost model.)
+# sets the pace: one more thing to schedule. (Neither is in our cost model.) The same three as numbers, and what a prompt costs:
 
 # %%
 rows = []
 for name, m in trio.items():
-    cost = RooflineCostModel(cost_model("h100").hardware, m, num_gpus=2)
+    cost = RooflineCostModel(get_hardware("h100"), m, num_gpus=2)
     numbers = (cost.decode_time(1, 1000), cost.decode_time(64, 1000), cost.prefill_time(4000))
     rows.append((name, f"{m.weight_bytes / 1e9:.0f}", *(f"{1e3 * t:.1f}" for t in numbers)))
 print(text_table(("", "weights, GB", "1 user, ms", "64 users, ms", "prompt of 4,000, ms"), rows))
@@ -610,7 +634,7 @@ print(f"planned rightly: {after['num_preemptions']} preemptions, longest gap "
 speed_ratio = after["output_tokens_per_s"] / trouble["output_tokens_per_s"]
 print(f"throughput: {speed_ratio:.2f} × the colleague's, with {slots / wanted:.1f} × fewer slots")
 assert after["num_preemptions"] == 0
-assert not overbooked or real.num_requests < slots / 2
+assert not overbooked or (real.num_requests < slots / 2 and speed_ratio < 1)
 
 # %% [markdown]
 # An honest surprise: the wrong plan has the *higher* throughput. Young requests are small, so planning
@@ -713,7 +737,8 @@ ax.figure
 # > fp8 halves it; neither speeds up a single user much, but more users share each reading of the weights.
 # > Weight-only quantisation helps decode because decode reads weights; it does not help prefill. A window helps
 # > only beyond its length. For experts count all in memory, the active ones in arithmetic, and in a
-# > step's bytes whatever the batch touches.
+# > step's bytes whatever the batch touches. A model and its server are designed together: what is elegant on
+# > paper and awkward to batch or to cache is expensive to serve.
 
 # %% [markdown]
 # Papers: Shazeer, *Fast Transformer Decoding* (multi-query), 2019. Ainslie et al., *GQA*, 2023. Frantar et
@@ -724,6 +749,8 @@ ax.figure
 
 # %% [markdown]
 # ## Try it
+#
+# Change one thing, predict, then run:
 #
 # 1. How many H100 does Llama-3-70B need for 100 conversations of 4,096 tokens? And with int4 weights?
 # 2. `rounded` takes one scale per token and head. Take one for the whole tensor: what happens to int8?

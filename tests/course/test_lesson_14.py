@@ -26,11 +26,13 @@ print(json.dumps({
     "steps": [entry_steps(books[k])["E"] for k in ("told", "forgotten")],
     "leak": [good[2], bad[2]], "reasons": [str(r.finish_reason) for r in bad[0].requests.values()],
     "repaired": repaired, "still_held": still_held, "closed": closed, "http": per_token,
+    "growth": [growth, modelled_growth], "edge": [len(v) for v in measured.values()],
     "threads": [t.name for t in threading.enumerate() if t.name.startswith("toyserve")],
 }))
 """
 WAITS = "        if not engine.has_unfinished:\n            while mailbox:\n"
 WAITS_NOT = "        if True:\n            while mailbox:\n"
+ONE_A_STEP = "        if True:\n            if mailbox:\n"
 ADDS = '                if what == "add":\n                    engine.add_request(request)\n'
 ABORTS = ADDS + "                else:\n                    engine.abort(request.request_id)\n"
 
@@ -67,7 +69,7 @@ def test_the_door_counts_and_says_when_to_come_again(lesson: Lesson) -> None:
     assert values["again"] == [200] * 12
     served, refused = values["kept"]
     assert refused >= 8
-    assert served + refused == 16
+    assert served + refused == 24
 
 
 @pytest.mark.slow
@@ -75,8 +77,18 @@ def test_metrics_recording_and_clients_tell_the_same_story(lesson: Lesson) -> No
     values = lesson[1]
     assert values["agree"] is True
     assert values["chunk_first"] is True
-    assert all(len(set(users)) == 16 for users in values["clients"])
+    assert all(len(set(users)) == 24 for users in values["clients"])
     assert values["http"] > 0
+
+
+@pytest.mark.slow
+def test_past_its_capacity_users_wait_for_the_queue_here_and_on_the_virtual_clock(
+    lesson: Lesson,
+) -> None:
+    here, modelled = lesson[1]["growth"]
+    assert here > 2
+    assert modelled > 10
+    assert lesson[1]["edge"] == [24] * 5  # every user is in the picture, at each rate
 
 
 @pytest.mark.slow
@@ -110,6 +122,7 @@ def test_the_committed_outputs_are_today_s(lesson: Lesson) -> None:
     [
         ({WAITS: WAITS_NOT, ADDS: ABORTS}, "✓ A ends with step 10"),
         ({WAITS: WAITS_NOT}, "A gets 40 tokens, and its user left after 10"),
+        ({WAITS: ONE_A_STEP, ADDS: ABORTS}, "C runs in step 12"),
     ],
 )
 def test_an_answer_is_judged(changes: dict[str, str], words: str) -> None:
