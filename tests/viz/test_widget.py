@@ -45,6 +45,27 @@ def test_explore_has_the_words_of_every_step_or_makes_those_of_the_one_looked_at
     assert [tuple(line) for line in view.sentence["lines"]] == list(why(run, 300).lines)
 
 
+def test_of_200_quick_moves_through_a_long_run_only_the_last_step_is_put_into_words() -> None:
+    async def move() -> list[int | None]:
+        run, told = a_run(60), []
+        view = explore(run)
+        view.observe(lambda change: told.append(change["new"].get("step")), names="sentence")
+        for number in range(200):
+            view.step = 100 + number
+        while not told:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        other = a_run(50)
+        view.show(other)
+        view.step = 40
+        while view.sentence.get("step") != 40:
+            await asyncio.sleep(0.01)
+        assert [tuple(line) for line in view.sentence["lines"]] == list(why(other, 40).lines)
+        return told
+
+    assert asyncio.run(move()) == [299, None, 40]
+
+
 def test_of_200_quick_moves_the_playground_shows_the_last_and_makes_one_run() -> None:
     async def move() -> None:
         board = playground(num_requests=20)
@@ -154,7 +175,9 @@ def test_live_leaves_an_engine_to_the_server_that_it_works_for() -> None:
     engine.served_by = "http://127.0.0.1:1"
     engine.step()
     assert engine.on_step == [] and not view.can_stop
-    with pytest.raises(ValueError, match="works for the server at http://127.0.0.1:1: that page"):
+    with pytest.raises(
+        ValueError, match=r"works for the server at http://127\.0\.0\.1:1: that page"
+    ):
         live(engine)
     silent = Engine(
         scheduler=ContinuousScheduler(4), kv=PagedKV(64, 16), runner=SimulatedRunner(),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import bisect
 import html
 import importlib
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from toyserve.recording import Recording, RequestRecord, StepRecord
 from toyserve.replay import Phase, Work, replay_work
-from toyserve.viz.spans import OUTSIDE, spans_of
+from toyserve.viz.spans import OUTSIDE, Spans, spans_of
 from toyserve.viz.style import State
 from toyserve.viz.words import counted, format_seconds, listing, require_steps
 
@@ -46,13 +48,13 @@ def why(recording: Recording, step: int) -> Decision:
     require_steps(recording)
     if not 1 <= step <= len(recording.steps):
         raise ValueError(f"step is {step}: this run has steps 1 to {len(recording.steps)}")
-    record, work = next(
-        (record, work)
-        for number, (record, work) in enumerate(replay_work(recording), 1)
-        if number == step
-    )
-    queue = waiting_in(recording, step)
-    held = _num_held_tokens(recording, step)
+    return decide(recording, step, spans_of(recording))
+
+
+def decide(recording: Recording, step: int, story: Spans) -> Decision:
+    """``why``, for whoever asks about many steps: ``story`` is the run's ``spans_of``."""
+    record, work = next(islice(replay_work(recording), step - 1, None))
+    queue = _waiting_in(story, step)
     return Decision(
         step,
         tuple(record.num_scheduled_tokens),
@@ -60,7 +62,7 @@ def why(recording: Recording, step: int) -> Decision:
         tuple(queue),
         tuple(record.preempted),
         record.waiting_for,
-        decision_lines(recording, step, record, work, queue, held),
+        decision_lines(recording, step, record, work, queue, _num_held_tokens(recording, step)),
     )
 
 
@@ -85,12 +87,11 @@ def decision_lines(
     return tuple((heading, text) for heading, text in lines if text)
 
 
-def waiting_in(recording: Recording, step: int) -> list[str]:
+def _waiting_in(story: Spans, step: int) -> list[str]:
     """Who has come and is not in the batch in step ``step``, counted from 1.
 
     In the queue's order: whoever was paused comes first, the last one paused before the others.
     """
-    story = spans_of(recording)
     outside = [s for s in story.spans if s.state in OUTSIDE and s.start <= step - 1 < s.end]
     paused = [s for s in outside if s.state is not State.WAITING]
     fresh = [s for s in outside if s.state is State.WAITING]
@@ -103,7 +104,7 @@ def _num_held_tokens(recording: Recording, step: int) -> dict[str, int]:
     """Tokens that each request has by step ``step``: its prompt and the answer so far."""
     start = recording.steps[step - 1].start_time
     return {
-        name: r.num_prompt_tokens + sum(1 for time in r.token_times if time <= start)
+        name: r.num_prompt_tokens + bisect.bisect_right(r.token_times, start)
         for name, r in recording.requests.items()
     }
 

@@ -6,7 +6,6 @@ be shown at all, the picture of the run is there instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import anywidget
@@ -14,9 +13,11 @@ import traitlets
 
 from toyserve.recording import Recording
 from toyserve.viz.assets import module_source, style_source
+from toyserve.viz.settled import Settled
+from toyserve.viz.spans import Spans, spans_of
 from toyserve.viz.still import show_with_still, still_picture, tail_of
 from toyserve.viz.style import check_choice
-from toyserve.viz.why import why
+from toyserve.viz.why import decide
 from toyserve.viz.widget_data import pack
 from toyserve.viz.words import counted, run_name
 
@@ -110,16 +111,26 @@ def explore(recording: Recording, *, by: str = "slot", step: int = 1) -> Timelin
     """
     view = Timeline(recording, by=by, step=step, explain=True)
     if "why" not in view.header:
-        view.observe(_explain(view), names="step")
-        _explain(view)({"new": view.step})
+        words = Settled(_Words(view).show)
+        view.observe(lambda _: words.ask(), names="step")
+        words.ask()
     return view
 
 
-def _explain(view: Timeline) -> Callable[[dict[str, Any]], None]:
-    def explain(change: dict[str, Any]) -> None:
-        if view.playing or not view.recording.steps:
-            return  # at full speed nobody reads, and a long run takes its time to look through
-        lines = why(view.recording, change["new"]).lines
-        view.sentence = {"step": change["new"], "lines": [list(line) for line in lines]}
+class _Words:
+    """The words of a long run's step, made when it is looked at."""
 
-    return explain
+    def __init__(self, view: Timeline) -> None:
+        self.view = view
+        self._told: Recording | None = None
+        self._story: Spans | None = None  # of that recording: read once, for all steps
+
+    def show(self) -> None:
+        view, recording = self.view, self.view.recording
+        if view.playing or not recording.steps:
+            return  # at full speed nobody reads, and a long run takes its time to look through
+        if self._story is None or self._told is not recording:
+            self._told, self._story = recording, spans_of(recording)
+        step = view.step
+        lines = decide(recording, step, self._story).lines
+        view.sentence = {"step": step, "lines": [list(line) for line in lines]}

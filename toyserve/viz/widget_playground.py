@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import html
 from typing import Any
 
@@ -25,12 +24,12 @@ from toyserve.viz.playground_run import (
     memory_note,
     run_settings,
 )
+from toyserve.viz.settled import QUIET_TIME, Settled, running_loop
 from toyserve.viz.still import show_with_still, still_picture, tail_of
 from toyserve.viz.widget import Timeline
 from toyserve.viz.widget_data import refreshed
 from toyserve.viz.words import format_seconds
 
-QUIET_TIME = 0.01  # seconds without a further move before the run is made
 SLICE_TIME = 0.1  # seconds from the move on before what has run so far is drawn
 
 
@@ -51,7 +50,7 @@ class Playground(w.VBox):
     def __init__(self, settings: Settings) -> None:
         self.start = self.settings = settings
         self.num_runs = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._moved = Settled(self.update)
         self._quiet = False
         self._run: _Run | None = None
         self.controls: dict[str, Any] = _controls(settings)
@@ -116,7 +115,7 @@ class Playground(w.VBox):
         the sliders are listened to, and a further move takes its place."""
         if run is not self._run:
             return
-        loop = _loop()
+        loop = running_loop()
         began = 0.0 if first else run.clock.now()
         run.advance(began + SLICE_TIME if loop else None)
         if first or run.is_over:
@@ -126,16 +125,8 @@ class Playground(w.VBox):
             loop.call_later(QUIET_TIME, self._go_on, run)
 
     def _on_move(self, _: object) -> None:
-        """The last value wins: a run is made when the sliders have been still for a moment."""
-        if self._quiet:
-            return
-        loop = _loop()
-        if loop is None:  # no notebook: at once
-            self.update()
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = loop.call_later(QUIET_TIME, self.update)
+        if not self._quiet:
+            self._moved.ask()
 
     def _tell(self, is_over: bool = True) -> None:
         chunked = self.settings.scheduler == "chunked"
@@ -164,13 +155,6 @@ class _Run:
         """Run until that time on the clock, or (None) to the end."""
         while self.engine.has_unfinished and (until is None or self.clock.now() < until):
             self.engine.step()
-
-
-def _loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 def playground(**start: Any) -> Playground:

@@ -19,12 +19,13 @@ const TEMPLATE = `
     <span class="ts-clock"></span>
   </div>
   <div class="ts-title"></div>
-  <div class="ts-stage"><canvas class="ts-base"></canvas><canvas class="ts-over"></canvas></div>
+  <div class="ts-stage"><canvas class="ts-base" role="img"></canvas>
+    <canvas class="ts-over" aria-hidden="true"></canvas></div>
   <input class="ts-scrub" type="range" min="1" aria-label="step">
   <div class="ts-legend"></div>
   <div class="ts-why"></div>
   <div class="ts-below">
-    <div class="ts-memory"><div class="ts-head ts-memory-head"></div><canvas class="ts-map"></canvas>
+    <div class="ts-memory"><div class="ts-head ts-memory-head"></div><canvas class="ts-map" role="img"></canvas>
       <div class="ts-memory-note"></div><div class="ts-legend ts-memory-legend"></div></div>
     <div class="ts-lists"><div class="ts-head ts-batch-head"></div><div class="ts-batch"></div>
       <div class="ts-head ts-queue-head"></div><div class="ts-queue"></div></div>

@@ -10,8 +10,10 @@ function element(tag, className, text = "") {
 function showTitle(view) {
   const { run } = view, by = view.model.get("by");
   const rows = by === "slot" ? `${counted(run.num_slots, "slot")}` : "one row each; grey is waiting";
-  view.at("title").textContent =
+  const title =
     `${run.name}: ${counted(run.ids.length, "request")}, ${counted(run.num_steps, "step")}, ${rows}`;
+  view.at("title").textContent = title;
+  view.at("base").setAttribute("aria-label", title);
   view.root.querySelector('[data-do="rows"]').textContent =
     by === "slot" ? "show requests" : "show slots";
 }
@@ -84,9 +86,10 @@ function showMemory(view) {
   const held = blocks.filter((entry) => entry?.holders.length);
   const empty = held.reduce((sum, entry) => sum + run.block_size - entry.written, 0);
   const share = held.length ? ((100 * empty) / (held.length * run.block_size)).toFixed(1) : 0;
-  view.at("memory-head").textContent =
-    `KV memory in step ${step + 1}: ${held.length.toLocaleString("en")} of ` +
+  const head = `KV memory in step ${step + 1}: ${held.length.toLocaleString("en")} of ` +
     `${run.num_blocks.toLocaleString("en")} blocks held, ${share} % of that empty`;
+  view.at("memory-head").textContent = head;
+  view.at("map").setAttribute("aria-label", head);
   view.at("memory-note").textContent = mapNote(run, view.mapPlace);
 }
 
