@@ -120,7 +120,7 @@ class WaitForRoom(Scheduler):  # asks again after each one that it let in
         return plan
 
 
-# %% wrong 04.2 | lets somebody in while only 1 of 2 slots are free
+# %% wrong 04.2 | lets somebody in while only 1 of 2 slots
 class WaitForRoom(Scheduler):  # the lesson's rule
     def schedule(self):
         plan = SchedulerOutput()
@@ -168,7 +168,7 @@ Mended = ContinuousScheduler
 starved = "BIG"
 Mended = Impatient
 
-# %% wrong 04.3 | there is no Mended
+# %% wrong 04.3 | nothing is called `Mended`
 starved = "BIG"
 
 # %% wrong 04.3 | is the first that differs

@@ -128,19 +128,19 @@ class AheadKV(PagedKV):
 
 # %% wrong 07.3 | count tokens from 1
 first_bad, bad = 11, 5
-to_read = colleague
+to_read = slots_read
 
 # %% wrong 07.3 | which is the first row
 first_bad, bad = 1, 5
-to_read = colleague
+to_read = slots_read
 
 # %% wrong 07.3 | rows with red
 first_bad, bad = 12, 60
-to_read = colleague
+to_read = slots_read
 
 # %% wrong 07.3 | is not read
 first_bad, bad = 12, 5
-to_read = colleague
+to_read = slots_read
 
 # %% wrong 07.3 | no token of it lies there
 first_bad, bad = 12, 5
@@ -206,7 +206,7 @@ block_size = 128
 # %% wrong 07.5 | may be looked up
 block_size = 1
 
-# %% wrong 07.5 | a whole number of slots
+# %% wrong 07.5 | a whole number from 1 to 2,048
 block_size = 0
 
 # %% right 07.5 | the largest that meets the first target

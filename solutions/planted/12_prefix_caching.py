@@ -239,13 +239,13 @@ gone_first, dead, Mended = 7, 7, SharingPool
 gone_first, dead, Mended = 0, 23, SharingPool
 
 # %% wrong 12.4 | no more than before
-gone_first, dead, Mended = 0, 7, Colleague
+gone_first, dead, Mended = 0, 7, ForgetsBeginnings
 
 # %% wrong 12.4 | nothing at all (is anything kept?)
 gone_first, dead = 0, 7
 
 
-class Mended(Colleague):  # forgets everything at once
+class Mended(ForgetsBeginnings):  # forgets everything at once
     def give_back(self, request):
         super().give_back(request)
         for block in list(self.unused):
@@ -259,7 +259,7 @@ gone_first, dead, Mended = 0, 7, SharingPool
 gone_first, dead = 0, 7
 
 
-class Mended(Colleague):
+class Mended(ForgetsBeginnings):
     def take(self, request, num_blocks):
         while len(self.free_blocks) < num_blocks:
             parents = {cached.parent for cached in self.by_block.values()}

@@ -112,7 +112,7 @@ def latencies(sent, chunks):  # chunks for tokens
     )
 
 
-# %% wrong 14.2 | tokens after the first, and 1 gaps
+# %% wrong 14.2 | more after the first token, and 1 gap
 def latencies(sent, chunks):  # right sums, and the gaps between chunks
     times = [t for t, n in chunks if n]
     total = sum(n for _, n in chunks)

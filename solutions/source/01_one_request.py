@@ -11,14 +11,8 @@
 # %%
 from toyserve.costs import cost_model
 from toyserve.course.checks import check
-from toyserve.course.checks.ex01_one_request import (
-    DAY,
-    by_second,
-    chat,
-    desk,
-    draw_seconds,
-    one_by_one,
-)
+from toyserve.course.checks.ex01_one_request import DAY, chat, desk, one_by_one
+from toyserve.course.checks.pictures import by_second, draw_seconds
 from toyserve.course.checks.runs import serve
 from toyserve.metrics import percentile, ttft
 from toyserve.schedulers import Scheduler, SchedulerOutput, SequentialScheduler

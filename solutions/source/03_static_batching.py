@@ -10,15 +10,9 @@
 
 # %%
 from toyserve.course.checks import check
-from toyserve.course.checks.ex03_static_batching import (
-    board,
-    board_picture,
-    dashboard,
-    in_batches,
-    quiet,
-    run_of,
-    ten,
-)
+from toyserve.course.checks.colleague import dashboard
+from toyserve.course.checks.ex03_static_batching import board, in_batches, quiet, run_of, ten
+from toyserve.course.checks.pictures import board_picture
 from toyserve.course.checks.runs import serve
 from toyserve.schedulers import SchedulerOutput, SequentialScheduler, StaticScheduler
 from toyserve.viz import timeline

@@ -10,8 +10,10 @@
 
 # %%
 from toyserve.course.checks import check
+from toyserve.course.checks.colleague import Impatient
 from toyserve.course.checks.ex04_continuous_batching import FAULT, rush, six_requests, together
 from toyserve.course.checks.runs import serve
+from toyserve.course.show import show_source
 from toyserve.schedulers import ContinuousScheduler, Scheduler, SchedulerOutput, StaticScheduler
 from toyserve.viz import timeline
 
@@ -121,17 +123,9 @@ check(
 
 
 # %%
-class Impatient(Scheduler):
-    def schedule(self):
-        plan = SchedulerOutput()
-        for request in list(self.running):
-            self.run(plan, request, request.num_uncomputed_tokens)
-        for request in list(self.waiting):
-            if len(self.running) < self.max_running:
-                self.admit(plan, request)
-        return plan
+show_source(Impatient.schedule)
 
-
+# %%
 timeline(serve(FAULT, Impatient(max_running=4)), by="request", title="Somebody complained. Who?")
 
 # %% [markdown]

@@ -10,13 +10,8 @@
 
 # %%
 from toyserve.course.checks import check
-from toyserve.course.checks.ex05_chunked_prefill import (
-    FEW,
-    USERS,
-    WholeChunks,
-    hour_of,
-    late_prompt,
-)
+from toyserve.course.checks.colleague import WholeChunks
+from toyserve.course.checks.ex05_chunked_prefill import FEW, USERS, hour_of, late_prompt
 from toyserve.course.checks.runs import serve
 from toyserve.course.show import show_source
 from toyserve.metrics import itl, ttft

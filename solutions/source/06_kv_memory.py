@@ -10,19 +10,17 @@
 
 # %%
 from toyserve.course.checks import check
+from toyserve.course.checks.colleague import Ledger
 from toyserve.course.checks.ex06_kv_memory import (
     LEAK,
     PLACES,
     WASTE,
-    Ledger,
     costs_of,
-    draw_books,
     evening,
     machine,
     outcome,
-    pool_at,
-    watch,
 )
+from toyserve.course.checks.places import draw_books, pool_at, watch
 from toyserve.course.checks.runs import serve
 from toyserve.course.show import show_source
 from toyserve.kv import ContiguousKV
@@ -91,7 +89,7 @@ class BestFit(ContiguousKV):
 # %% check="06.2" points=2
 check("06.2")
 ### BEGIN HIDDEN TESTS
-from toyserve.course.checks.ex06_kv_memory import visitors
+from toyserve.course.checks.places import visitors
 
 check(
     "06.2",
@@ -145,7 +143,7 @@ def wasted(blocks, block_size, need):
 # %% check="06.3" points=2
 check("06.3")
 ### BEGIN HIDDEN TESTS
-from toyserve.course.checks.ex06_kv_memory import comers, visitors
+from toyserve.course.checks.places import comers, visitors
 
 check(
     "06.3",
@@ -200,7 +198,7 @@ lost = 3
 # %% check="06.4" points=3
 check("06.4")
 ### BEGIN HIDDEN TESTS
-from toyserve.course.checks.ex06_kv_memory import comers
+from toyserve.course.checks.places import comers
 
 check(
     "06.4",

@@ -10,16 +10,16 @@
 
 # %%
 from toyserve.course.checks import check
+from toyserve.course.checks.colleague import slots_read
 from toyserve.course.checks.ex07_paged_kv import (
     READS,
-    colleague,
     crowd_run,
-    draw_reads,
     library,
     office,
     read_all,
     size_costs,
 )
+from toyserve.course.checks.places import draw_reads
 from toyserve.course.checks.runs import serve
 from toyserve.course.show import show_source
 from toyserve.kv import PagedKV, ReservedKV
@@ -142,10 +142,10 @@ check(
 
 # %%
 shown = READS[0]
-draw_reads(shown, read_all(shown, colleague), "The colleague's")
+draw_reads(shown, read_all(shown, slots_read), "The colleague's")
 
 # %%
-show_source(colleague)
+show_source(slots_read)
 
 # %% [markdown]
 # For the picture's blocks of 12, give `first_bad`, the smallest number of tokens at which something is wrong, and `bad`: at

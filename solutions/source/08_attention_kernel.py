@@ -12,13 +12,8 @@
 import numpy as np
 
 from toyserve.course.checks import check
-from toyserve.course.checks.ex08_attention_kernel import (
-    bill_of,
-    decode_step,
-    error_maps,
-    error_pictures,
-    split_us,
-)
+from toyserve.course.checks.ex08_attention_kernel import bill_of, decode_step, split_us
+from toyserve.course.checks.wrong_kernels import error_maps, error_pictures
 
 SEED = 0  # your own pictures in 08.3 and numbers in 08.4 come from it
 

@@ -10,10 +10,10 @@
 
 # %%
 from toyserve.course.checks import check
+from toyserve.course.checks.colleague import Bully
 from toyserve.course.checks.ex09_preemption import (
     QUARREL,
     VICTIMS,
-    Bully,
     costs_of,
     crowd,
     patient,

@@ -10,7 +10,8 @@
 
 # %%
 from toyserve.course.checks import check
-from toyserve.course.checks.ex10_fairness import BOOKS, ByPromise, PAYS, office_run, tiers
+from toyserve.course.checks.colleague import ByPromise
+from toyserve.course.checks.ex10_fairness import BOOKS, PAYS, office_run, tiers
 from toyserve.course.checks.runs import serve
 from toyserve.policies import FCFS, FairShare
 from toyserve.schedulers import ContinuousScheduler

@@ -13,16 +13,14 @@ from toyserve.course.checks import check
 from toyserve.course.checks.ex11_latency_under_load import (
     EDGES,
     GOOD,
-    breath,
     house,
     house_run,
     known,
-    log_of,
-    log_picture,
     p95_at,
     run_of,
     rush,
 )
+from toyserve.course.checks.load_tests import breath, log_of, log_picture
 from toyserve.course.checks.runs import serve
 from toyserve.schedulers import ChunkedScheduler
 from toyserve.viz import timeline

@@ -10,19 +10,14 @@
 
 # %%
 from toyserve.course.checks import check
-from toyserve.course.checks.ex12_prefix_caching import (
-    DEAD,
-    FORGETS,
-    Colleague,
+from toyserve.course.checks.colleague import ForgetsBeginnings
+from toyserve.course.checks.ex12_prefix_caching import DEAD, FORGETS, rate_with, rush, shop, tight
+from toyserve.course.checks.prefix_runs import (
     cache_picture,
     hit_rate,
     hits_of,
     mean_ttft,
-    rate_with,
-    rush,
     serve_cached,
-    shop,
-    tight,
     without_cache,
 )
 from toyserve.kv.prefix import SharingPool
@@ -155,7 +150,7 @@ class StrangersFirst(SharingPool):
 # %% check="12.2" points=3
 check("12.2")
 ### BEGIN HIDDEN TESTS
-from toyserve.course.checks.ex12_prefix_caching import asks
+from toyserve.course.checks.prefix_runs import asks
 
 check(
     "12.2",
@@ -219,7 +214,7 @@ check("12.3")
 # This is what lies in the cache at the end:
 
 # %%
-_, pool = serve_cached(DEAD, Colleague)
+_, pool = serve_cached(DEAD, ForgetsBeginnings)
 cache_picture(pool, "The colleague's pool: grey is there, blue can be found")
 
 # %% [markdown]
@@ -234,14 +229,14 @@ cache_picture(pool, "The colleague's pool: grey is there, blue can be found")
 # %%
 from toyserve.course.show import show_source
 
-show_source(Colleague.give_back)
+show_source(ForgetsBeginnings.give_back)
 
 # %% answer="12.4"
 ### BEGIN SOLUTION
 gone_first, dead = 0, 7
 
 
-class Mended(Colleague):
+class Mended(ForgetsBeginnings):
     def give_back(self, request):
         request.block_table.reverse()
         super().give_back(request)

@@ -12,6 +12,7 @@
 
 from toyserve.costs import cost_model, get_model
 from toyserve.course.checks import check
+from toyserve.course.checks.colleague import planned_slots
 from toyserve.course.checks.ex13_models_meet_schedulers import (
     COUNTS,
     KV,
@@ -23,7 +24,6 @@ from toyserve.course.checks.ex13_models_meet_schedulers import (
     night,
     offer,
     order_of,
-    planned_slots,
 )
 from toyserve.course.show import show_source
 from toyserve.hardware import dtype_bytes

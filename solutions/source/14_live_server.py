@@ -13,7 +13,11 @@ import itertools
 import json
 
 from toyserve.course.checks import check
-from toyserve.course.checks.ex14_live_server import FAULT, hour, pieces_of, scrapes, street, wire
+from toyserve.course.checks.colleague import Lazy
+from toyserve.course.checks.ex14_live_server import FAULT, hour
+from toyserve.course.checks.street import street
+from toyserve.course.checks.wires import pieces_of, scrapes, wire
+from toyserve.course.show import show_source
 from toyserve.viz import timeline
 
 SEED = 0  # your own numbers in 14.4 come from it
@@ -231,18 +235,9 @@ check("14.4")
 
 
 # %%
-class Lazy:
-    def __init__(self, abort):
-        self.abort, self.closed = abort, set()
+show_source(Lazy)
 
-    def gone(self, name):
-        self.closed.add(name)
-
-    def write(self, name):
-        if name in self.closed:
-            self.abort(name)
-
-
+# %%
 for name, _, _, _, *left in FAULT["requests"]:
     print(name, f"leaves after {left[0]} s" if left else "stays")
 timeline(street(FAULT, Lazy), by="request", x="time", title="Two slots. For whom are prompts read?")

@@ -170,6 +170,74 @@ if os.fork() == 0:
     time.sleep(600)
 """
 
+SEARCHES_MEMORY = """
+import gc, sys
+found = [o for o in gc.get_objects() if type(o).__name__ in ("Truth", "Setup", "Plan")]
+frame = sys._getframe()
+while frame:
+    found += [v for name, v in frame.f_locals.items() if name in ("expected", "truth", "data")]
+    frame = frame.f_back
+raise ValueError("found: " + repr(found))
+"""
+BY_ANOTHER_DOOR = """
+import os, toyserve
+root = os.path.dirname(os.path.dirname(os.path.abspath(toyserve.__file__)))
+fd = os.open(root, os.O_RDONLY)
+text = os.read(os.open("solutions/source/04_continuous_batching.py", os.O_RDONLY, dir_fd=fd), 9)
+"""
+NO_CLOCK = """
+import signal, time
+time.time = time.monotonic = time.perf_counter = lambda: 0.0
+signal.setitimer = signal.signal = signal.alarm = lambda *a: None
+"""
+LEAVES_ITS_GROUP = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        time.sleep(600)
+    os._exit(0)
+"""
+LASTS = """
+import atexit, os, threading, time
+atexit.register(os._exit, 0)
+threading.Thread(target=lambda: [time.sleep(0.01) for _ in iter(int, 1)]).start()
+"""
+NOTEBOOK_ONLY = """
+%matplotlib inline
+import asyncio, ipywidgets
+import matplotlib.pyplot as plt
+files = !ls
+!pip install nothing
+await asyncio.sleep(0)
+plt.plot([1, 2])
+plt.show()
+ipywidgets.interact(lambda x: x, x=3)
+größe = ʒ = len(files)
+print("x" * 5_000_000)
+"""
+
+
+def as_other_programs_save(notebook: NotebookNode) -> None:
+    """Colab and VS Code: format 4.0, no cell ids, fields of their own, sources as lists."""
+    notebook.nbformat_minor = 0
+    notebook.metadata = {"colab": {"provenance": []}, "vscode": {"interpreter": {}}}
+    for one in notebook.cells:
+        del one["id"]
+        one.source = one.source.splitlines(keepends=True)
+        one.metadata |= {"id": "Xy7_abc", "colab": {"base_uri": "https://localhost"}}
+
+
+def without_marks(notebook: NotebookNode) -> None:
+    """Saved by a program that keeps no metadata but the cells' ids."""
+    for one in notebook.cells:
+        one.metadata = {}
+
+
+def odd_text(notebook: NotebookNode) -> None:
+    cell(notebook, "ex04-6-explain").source = "=1+1 a half \ud83d and a null \x00 in it"
+
+
 LOST = ("04.2",)
 BAD: dict[str, Bad] = {
     "never-ran": Bad(turn_into("raw"), LOST, "raw cell"),
@@ -177,19 +245,20 @@ BAD: dict[str, Bad] = {
     "untouched": Bad(
         answer("# YOUR CODE HERE\nraise NotImplementedError()"), LOST, "to be written"
     ),
-    "empty": Bad(answer(""), LOST, "no WaitForRoom"),
+    "empty": Bad(answer(""), LOST, "called `WaitForRoom`"),
     "syntax-error": Bad(answer("class WaitForRoom(:\n  pass"), LOST, "SyntaxError"),
     "sys-exit": Bad(answer("import sys\nsys.exit(0)"), LOST, "exit"),
     "os-exit": Bad(answer("import os\nos._exit(0)"), LOST, "ended the whole process"),
     "exit-in-schedule": Bad(in_schedule("os._exit(0)"), LOST, "ended the whole process"),
     "dead-kernel": Bad(answer("import os\nos.kill(os.getpid(), 9)"), LOST, "whole process"),
     "segfault": Bad(answer("import ctypes\nctypes.string_at(0)"), LOST, "whole process"),
-    "kill-parent": Bad(before("import os\nos.kill(os.getppid(), 9)"), (), ""),
+    "kill-parent": Bad(before("import os\nos.kill(os.getppid(), 9)"), LOST, "may not be ended"),
+    "kill-group": Bad(before("import os\nos.killpg(0, 9)"), LOST, "may not be ended"),
     "endless": Bad(answer(LOOP), LOST, "had not ended"),
     "endless-deaf": Bad(answer(DEAF_LOOP), LOST, "had not ended"),
     "endless-schedule": Bad(in_schedule("time.sleep(3600)"), LOST, "had not ended"),
     "memory-hog": Bad(answer(HOG), LOST, "memory"),
-    "printed-passed": Bad(answer('print("PASSED 04.2: 2/2 points")'), LOST, "no WaitForRoom"),
+    "printed-passed": Bad(answer('print("PASSED 04.2: 2/2 points")'), LOST, "called `WaitForRoom`"),
     "equals-everything": Bad(answer(ANYTHING, "04.4"), ("04.4",), "object of the class Anything"),
     "lying-number": Bad(answer(LYING_NUMBER, "04.4"), ("04.4",), "object of the class Lie"),
     "shadowed-checker": Bad(answer(NO_CHECKER), LOST, "lets somebody in"),
@@ -197,7 +266,26 @@ BAD: dict[str, Bad] = {
     "replaced-builtins": Bad(answer(NO_BUILTINS), LOST, ""),
     "forged-line": Bad(answer(WRITES_TO_THE_LINE), LOST, ""),
     "reads-solution": Bad(before(READS_SOLUTION), LOST, "teacher's files"),
+    "by-another-door": Bad(before(BY_ANOTHER_DOOR), LOST, "teacher's files"),
+    "reads-neighbour": Bad(before("open('../../anna/04.ipynb')"), LOST, "teacher's files"),
+    "writes-outside": Bad(before("open('/tmp/toyserve-evil', 'w')"), LOST, "files of its own"),
+    "searches-memory": Bad(answer(SEARCHES_MEMORY), LOST, "found: []"),
     "outlives": Bad(before(OUTLIVES), (), ""),
+    "leaves-its-group": Bad(before(LEAVES_ITS_GROUP), (), ""),
+    "lasts": Bad(before(LASTS), (), ""),
+    "no-clock": Bad(before(NO_CLOCK), (), ""),
+    "endless-no-clock": Bad(answer(f"{NO_CLOCK}while True: pass"), LOST, "had not ended"),
+    "fork-bomb": Bad(answer("import os\nwhile True: os.fork()"), LOST, "so many processes"),
+    "not-a-number": Bad(
+        answer("static_steps = continuous_steps = gain = float('nan')", "04.4"), ("04.4",), "NaN"
+    ),
+    "asks-for-input": Bad(before("name = input('Your name: ')"), LOST, "nobody is there"),
+    "notebook-only": Bad(before(NOTEBOOK_ONLY), (), ""),
+    "timed-cell": Bad(before("%%time"), (), ""),
+    "other-programs": Bad(as_other_programs_save, (), ""),
+    "without-marks": Bad(without_marks, (), ""),
+    "odd-text": Bad(odd_text, (), ""),
+    "endless-cell-of-its-own": Bad(extra("while True: pass"), (), ""),
     "no-tests": Bad(delete("ex04-2-check", "ex04-3-check"), (), "missing cells"),
     "edited-test": Bad(edit("ex04-2-check", "print('fine')"), (), "edited cells"),
     "deleted-answer": Bad(delete("ex04-2-answer"), LOST, "missing from the notebook"),

@@ -20,6 +20,7 @@ from toyserve.course.checks.examine import judge, observe
 from toyserve.course.checks.feedback import Feedback
 from toyserve.course.checks.honest import require_honest_times
 from toyserve.course.checks.limits import TimeIsUp, time_limit
+from toyserve.course.checks.numbers import close, counted, exactly, require_whole
 from toyserve.course.checks.part import Part, Wrong, load_exercise
 from toyserve.course.checks.plain import NotPlain, canonical, pack, unpack
 from toyserve.course.checks.runs import serve
@@ -150,11 +151,21 @@ def forge(run: Any, how: str) -> Any:
         elif line["kind"] == "step" and how == "early":
             line["start_time"] -= 10
             line["end_time"] -= 10
+        elif line["kind"] == "end" and how == "tokens":
+            line["token_times"] = [0.001] * len(line["token_ids"])
+        elif line["kind"] == "arrival" and how == "arrival":
+            line["arrival_time"] += 0.001
     return unpack({name: "\n".join(json.dumps(line) for line in lines)})
 
 
 @pytest.mark.parametrize(
-    ("how", "words"), [("short", "shorter than"), ("early", "not arrived|in front")]
+    ("how", "words"),
+    [
+        ("short", "shorter than"),
+        ("early", "not arrived|in front"),
+        ("tokens", "other times than its steps"),
+        ("arrival", "is said to have arrived"),
+    ],
 )
 def test_times_that_were_written_by_hand_are_not_believed(how: str, words: str) -> None:
     case = {"requests": [["A", 0.0, 400, 9], ["B", 0.01, 40, 6], ["C", 0.02, 4, 8]]}
@@ -175,6 +186,38 @@ def test_an_honest_run_that_pauses_people_is_believed(preemption: Any) -> None:
     run = serve(case, scheduler)
     assert sum(len(step.preempted) for step in run.steps) > 0
     require_honest_times(case, unpack(pack(run)))
+
+
+# -- numbers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, True, "3", None, [3]])
+def test_what_is_no_number_is_never_close_enough_to_one(value: Any) -> None:
+    for judge_it in (close, exactly):
+        with pytest.raises(Wrong):
+            judge_it(value, 3.0, "gain")
+
+
+def test_a_slip_is_named_and_otherwise_the_way_it_is_off() -> None:
+    slips = ((6.0, "counts both ways"),)
+    for judge_it in (close, exactly):
+        judge_it(3.0, 3.0, "gain", slips)
+        with pytest.raises(Wrong, match="counts both ways"):
+            judge_it(6.0, 3.0, "gain", slips)
+        with pytest.raises(Wrong, match=r"few|low"):
+            judge_it(2.0, 3.0, "gain", slips)
+
+
+@pytest.mark.parametrize("value", [0, 9, 2.5, math.nan, math.inf, True, "2", None])
+def test_a_whole_number_has_bounds(value: Any) -> None:
+    with pytest.raises(Wrong, match="a whole number from 1 to 8"):
+        require_whole(value, "slots", 1, 8)
+    assert require_whole(4.0, "slots", 1, 8) == 4
+
+
+def test_one_is_one_and_more_are_more() -> None:
+    assert [counted(n, "token") for n in (0, 1, 2, 1200)] == [
+        "0 tokens", "1 token", "2 tokens", "1,200 tokens"]  # fmt: skip
 
 
 # -- every answer gets a sentence ---------------------------------------------------------------
@@ -206,6 +249,10 @@ def unwritten() -> None:
     raise NotImplementedError
 
 
+def raise_eof() -> None:
+    raise EOFError("EOF when reading a line")
+
+
 class Rude(BaseException):
     def __str__(self) -> str:
         raise RuntimeError
@@ -224,6 +271,7 @@ def raises_rudely() -> None:
         (unwritten, "still to be written"),
         (raises_rudely, "Rude"),
         (lambda: 1 / 0, "ZeroDivisionError"),
+        (raise_eof, "nobody is there"),
         (lambda: 4, "three it must be"),
         (lambda: Lie(3), "class Lie"),
         (None, "TypeError"),
@@ -234,7 +282,7 @@ def test_whatever_it_does_there_is_a_sentence(function: Any, words: str) -> None
 
 
 def test_what_is_not_there_is_named() -> None:
-    assert "there is no f yet" in observe(PART, {}, {}, 1)["failed"]
+    assert "nothing is called `f` yet" in observe(PART, {}, {}, 1)["failed"]
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ class Role:
 def role_of(cell: NotebookNode) -> Role | None:
     """None for a cell that has no mark of ours: prose, or one that the learner added."""
     marks = cell.get("metadata", {}).get("nbgrader", {})
-    match = _GRADE_ID.fullmatch(str(marks.get("grade_id", ""))) if marks else None
+    match = _GRADE_ID.fullmatch(grade_id(cell))
     if match is None:
         return None
     number, part, kind = match.groups()
@@ -50,8 +50,11 @@ def role_of(cell: NotebookNode) -> Role | None:
 
 
 def grade_id(cell: NotebookNode) -> str:
-    """Its mark; "" without one."""
-    return str(cell.get("metadata", {}).get("nbgrader", {}).get("grade_id", ""))
+    """Its mark; "" without one. Where a program has thrown nbgrader's away on saving, it is the
+    cell's own id, which the builder makes the same."""
+    metadata = cell.get("metadata", {})
+    marks = metadata.get("nbgrader", {}).get("grade_id") or cell.get("id") or metadata.get("id")
+    return str(marks) if marks and _GRADE_ID.fullmatch(str(marks)) else ""
 
 
 def marked_cells(notebook: NotebookNode) -> Iterator[tuple[NotebookNode, Role]]:

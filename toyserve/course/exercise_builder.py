@@ -62,9 +62,11 @@ A ``Part`` (see ``toyserve/course/checks/part.py``) has ``observe`` and ``judge`
   ``Wrong(text, two_timelines(expected, got))``. In a class's grading it runs in another process, so
   it must not trust ``got``: no ``eval``, no method of it. Data of an odd shape may raise what it
   likes; the learner is then told that it has not the form that was asked for.
-- ``expected`` is what your solution gave for the same case. Where the library can compute the truth
-  for a learner's variant (a prediction), give ``truth=lambda case: …``: visible cases that depend
-  on the seed (``cases`` is then a function of it) have no other expectation in the notebook.
+- ``expected`` is what your solution gave for the same case. What a learner has to
+  predict stand in no file that learners get: give ``truth=lambda case: …``, which works them out
+  (visible cases that depend on the seed have no other expectation anyway), or let the judge do so
+  and name in ``expects`` the entries that are kept. ``toyserve/course/checks/kinds.py`` has
+  ``prediction`` and ``tuning`` for the two commonest kinds.
 
 Judge behaviour, never names or shapes inside the learner's code. Where several answers are right
 (a tuning, a policy with ties), do not compare with ``expected``: test the property.
@@ -269,12 +271,13 @@ def cut(solution: NotebookNode) -> NotebookNode:
     return notebook
 
 
-def add_expectations(solution: NotebookNode, seen: dict[str, Seen]) -> None:
+def add_expectations(exercise: Exercise, solution: NotebookNode, seen: dict[str, Seen]) -> None:
     """Into each hidden region what the solution gave there: nbgrader has no solution at hand."""
     for cell, role in marked_cells(solution):
         if role.kind != "check" or role.key is None or not seen[role.key].hidden:
             continue
-        data = squeeze([observation["data"] for _, observation in seen[role.key].hidden])
+        keep, hidden = exercise.part(role.key).kept, seen[role.key].hidden
+        data = squeeze([keep(observation["data"]) for _, observation in hidden])
         line = f'{expected_name(role.key)} = "{data}"  # by the builder, from the solution'
         cell.source = cell.source.replace(BEGIN_HIDDEN, f"{BEGIN_HIDDEN}\n{line}", 1)
 
@@ -309,7 +312,7 @@ def build(source: Path, checks: Path) -> dict[Path, str]:
     except (RuntimeError, ValueError) as error:
         raise BuildError(f"{source.name}: {error}") from None
     learner = cut(solution)
-    add_expectations(solution, seen)
+    add_expectations(exercise, solution, seen)
     packed = visible_table(exercise, seen)
     table = {
         key: {case: squeeze(data) for case, data in cases.items()} for key, cases in packed.items()

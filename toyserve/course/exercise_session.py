@@ -15,11 +15,19 @@ import linecache
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from nbformat import NotebookNode
 
-from toyserve.course.checks.examine import LIMIT, Outcome, crash_sentence, judge, observe
+from toyserve.course.checks.examine import (
+    LIMIT,
+    Outcome,
+    crash_sentence,
+    is_missing,
+    judge,
+    observe,
+)
 from toyserve.course.checks.limits import TimeIsUp, time_limit
 from toyserve.course.checks.part import Case, Exercise, Part
 from toyserve.course.checks.plain import canonical, pack, unpack
@@ -40,14 +48,37 @@ class Seen:
 
 def new_namespace() -> dict[str, Any]:
     """What a notebook's cells find before the first has run."""
-    return {"__name__": "__main__", "display": _nothing, "get_ipython": lambda: _Shell()}
+    namespace: dict[str, Any] = {"__name__": "__main__", "display": _nothing}
+    shell = _Shell(namespace)
+    namespace["get_ipython"] = lambda: shell
+    return namespace
+
+
+_RUNS_ITS_CODE = {"time", "capture", "prun"}
 
 
 class _Shell:
-    """Magics and shell lines do nothing while a notebook is graded."""
+    """Shell lines and most magics do nothing while a notebook is graded. Those that run code beside
+    what they are for do so here, too: what a cell under %%time defines is there afterwards."""
+
+    def __init__(self, namespace: dict[str, Any]) -> None:
+        self.namespace = namespace
 
     def __getattr__(self, name: str) -> Any:
         return _nothing
+
+    def run_cell_magic(self, name: str, line: str, cell: str) -> None:
+        if name in _RUNS_ITS_CODE:
+            exec(compile(_python_of(cell), f"<%%{name}>", "exec"), self.namespace)
+        elif name == "writefile" and line.strip():
+            Path(line.split()[-1]).write_text(cell, encoding="utf-8")
+
+    def run_line_magic(self, name: str, line: str, *_: Any) -> None:
+        if name == "time":
+            exec(compile(line, f"<%{name}>", "exec"), self.namespace)
+
+    def getoutput(self, *_: Any, **__: Any) -> list[str]:
+        return []
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -108,7 +139,8 @@ def walk(
     RuntimeError when a given cell does.
     """
     stopped: dict[str, str] = {}
-    namespace = new_namespace() | {"check": _nothing}
+    namespace = new_namespace()
+    namespace["check"] = _nothing
     for number, (cell, role) in enumerate(marked_cells(notebook)):
         if cell.cell_type != "code":
             continue
@@ -210,7 +242,8 @@ def truth_of(
         for case, observation in (*entry.visible, *entry.hidden):
             if "failed" in observation:
                 raise RuntimeError(f"the solution of {key}: {observation['failed']} ({case})")
-            given = observation["data"] if part.truth is None else pack(part.truth(case))
+            truth, own = part.truth, observation["data"]
+            given = part.kept(own) if truth is None else pack(truth(case))
             data[key, canonical(case)] = given
     hidden = {key: [case for case, _ in entry.hidden] for key, entry in seen.items()}
     return Truth(seed, hidden, data)
@@ -240,7 +273,7 @@ def judge_part(
     for case, observation in observed:
         outcome = judge(part, case, observation, truth.expected(part, case))
         if not outcome.right:
-            if stopped and "there is no " in outcome.text:
+            if stopped and is_missing(outcome.text):
                 return Outcome(part.key, False, stopped, case=case)
             return outcome
         praise = outcome.text or praise
@@ -250,7 +283,7 @@ def judge_part(
 def visible_table(exercise: Exercise, seen: Mapping[str, Seen]) -> dict[str, dict[str, Any]]:
     """Part → canonical case → packed data, for the parts whose truth the library does not know."""
     return {
-        part.key: {canonical(case): obs["data"] for case, obs in seen[part.key].visible}
+        part.key: {canonical(case): part.kept(obs["data"]) for case, obs in seen[part.key].visible}
         for part in exercise.parts
         if part.truth is None and not callable(part.cases)
     }

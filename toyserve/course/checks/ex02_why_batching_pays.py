@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from toyserve.costs import RooflineCostModel, StepShape, get_hardware, get_model
-from toyserve.course.checks.part import Case, Part, Picture, Wrong
-from toyserve.course.checks.runs import close, require_all_served, require_number, serve
-from toyserve.recording import Recording
+from toyserve.course.checks.kinds import by_property, prediction, tuning
+from toyserve.course.checks.numbers import close, counted, require_number, require_whole, slip, way
+from toyserve.course.checks.part import Case, Part, Wrong
+from toyserve.course.checks.pictures import one_timeline
+from toyserve.course.checks.runs import lettered, require_all_served, serve
 from toyserve.schedulers import Scheduler, SchedulerOutput
 
 GPUS = ("t4", "l4", "a100", "h100", "h200")
@@ -44,7 +45,7 @@ def judge_free(case: Case, got: Any, expected: Any) -> None:
     for rows, mine, right in zip(case["rows"], got["seconds"], expected["seconds"], strict=True):
         number = require_number(mine, f"seconds({rows}, …)")
         if abs(number - right) > 1e-6 * right:
-            say = _slip(rows, number, **case["layer"]) or (
+            say = _slip_in(rows, number, **case["layer"]) or (
                 "is too long" if number > right else "is too short")  # fmt: skip
             raise Wrong(f"`seconds({rows}, …)` = {number:.4g} {say}")
     free, right = require_number(got["free"], "nearly_free"), expected["free"]
@@ -55,7 +56,7 @@ def judge_free(case: Case, got: Any, expected: Any) -> None:
         raise Wrong(f"`nearly_free` = {free:g}: one row more would still be within {allowed}")
 
 
-def _slip(
+def _slip_in(
     rows: int, number: float, wide_in: int, wide_out: int, num_bytes: int, bandwidth: float,
     peak: float,
 ) -> str | None:  # fmt: skip
@@ -73,7 +74,7 @@ def _slip(
          "takes the matrix for a square: rows come out `wide_out` wide"),
         ((weights + others) / num_bytes, "counts numbers; each of them has several bytes"),
     )  # fmt: skip
-    return next((say for value, say in slips if abs(number - value) <= 1e-6 * value), None)
+    return slip(number, slips, 1e-6)
 
 
 # -- 02.2: where arithmetic overtakes memory ----------------------------------------------------
@@ -119,16 +120,16 @@ def judge_ridge(case: Case, got: Any, expected: Any) -> str:
         (right / _ratio(case) ** 2, "has the two shares the wrong way round"),
     )
     if abs(rows - right) > 0.02 * right:
-        say = next((say for value, say in hints if abs(rows - value) <= 0.01 * value), None)
-        raise Wrong(f"`rows_16` = {rows:g} {say or _way(rows, right)}")
+        say = slip(rows, hints, 0.01)
+        raise Wrong(f"`rows_16` = {rows:g} {say or way(rows, right)}")
     if abs(few - expected["rows_4"]) > 0.02 * expected["rows_4"] + 0.51:
         slips = (
             (right, "is the same as in 16 bits, but a quarter of the bytes is to be read"),
             (4 * right, "goes the wrong way: fewer bytes are read sooner"),
             (right / 2, "would be right for 8 bits"),
         )
-        say = next((say for value, say in slips if abs(few - value) <= 0.02 * value), None)
-        raise Wrong(f"`rows_4` = {few:g} {say or _way(few, expected['rows_4'])}")
+        say = slip(few, slips, 0.02)
+        raise Wrong(f"`rows_4` = {few:g} {say or way(few, expected['rows_4'])}")
     close(got["below"], expected["below"], "`below` (tokens/s in all at 16 over those at 8)")
     close(got["beyond"], expected["beyond"], "`beyond` (tokens/s in all at 1024 over those at 512)")
     return (
@@ -136,10 +137,6 @@ def judge_ridge(case: Case, got: Any, expected: Any) -> str:
         f"{got['beyond']:.2f} × beyond it. Smaller weights move the ridge to the left: 4 bits help "
         "small batches."
     )
-
-
-def _way(number: float, right: float) -> str:
-    return "is too many" if number > right else "is too few"
 
 
 # -- 02.3: one ragged row -----------------------------------------------------------------------
@@ -196,7 +193,7 @@ def judge_ragged(case: Case, got: Any, expected: Any) -> None:
 
 
 def at_once(*answers: int, prompt: int = 12) -> list[list[Any]]:
-    return [[chr(65 + i), 0.0, prompt, n] for i, n in enumerate(answers)]
+    return lettered((prompt, n) for n in answers)
 
 
 TURNS: dict[str, Any] = {"what": "four users at once", "slots": 4, "max_rows": 4,
@@ -213,18 +210,26 @@ MENDED = [
 def run_turns(case: Case, now: Any, then: Any, cls: Any) -> dict[str, Any]:
     scheduler = cls(max_running=case["slots"])
     scheduler.max_rows = case["max_rows"]
-    return {"now": now, "then": then, "run": serve(case, scheduler)}
+    return {"reads_now": now, "reads_then": then, "run": serve(case, scheduler)}
 
 
 def judge_turns(case: Case, got: Any, expected: Any) -> str:
     answers = [answer for *_, answer in TURNS["requests"]]
     for name, right, hint in (
-        ("now", sum(answers), "each step reads all weights once: count the steps in the picture"),
-        ("then", max(answers), "four rows share a step, and whoever wants most tokens ends last"),
+        (
+            "reads_now",
+            sum(answers),
+            "each step reads all weights once: count the steps in the picture",
+        ),
+        (
+            "reads_then",
+            max(answers),
+            "four rows share a step, and whoever wants most tokens ends last",
+        ),
     ):
-        number = require_number(got[name], f"reads_{name}")
+        number = require_number(got[name], name)
         if number != right:
-            raise Wrong(f"`reads_{name}` = {number:g} {_way(number, right)}: {hint}")
+            raise Wrong(f"`{name}` = {number:g} {way(number, right)}: {hint}")
     run = require_all_served(case, got["run"])
     for number, step in enumerate(run.steps, 1):
         had = {name: sum(t < step.end_time - 1e-12 for t in record.token_times)
@@ -233,28 +238,19 @@ def judge_turns(case: Case, got: Any, expected: Any) -> str:
         rows, room = len(step.num_scheduled_tokens), min(case["max_rows"], len(open_))
         if rows > case["max_rows"]:
             raise Wrong(f"step {number} has {rows} rows, and max_rows is {case['max_rows']}",
-                        _stripes(run, "Yours: too many rows"))  # fmt: skip
+                        one_timeline(run, "Yours: too many rows", by="request"))  # fmt: skip
         if rows < room:
             text = (f"step {number} has {rows} row{'s' * (rows != 1)}, and {room} could share it: "
                     "it reads all weights for them, too")  # fmt: skip
-            raise Wrong(text, _stripes(run, "Yours: a step with room left"))
+            raise Wrong(text, one_timeline(run, "Yours: a step with room left", by="request"))
         after = {n: had[n] + (n in step.num_scheduled_tokens) for n in open_}
         after = {n: k for n, k in after.items() if k < len(run.requests[n].token_times)}
         if after and max(after.values()) - min(after.values()) > 1:
             most, least = max(after, key=after.__getitem__), min(after, key=after.__getitem__)
-            text = (f"after step {number}, {most} has {after[most]} tokens and {least} "
+            text = (f"after step {number}, {most} has {counted(after[most], 'token')} and {least} "
                     f"{after[least]}: whoever has fewest goes first")  # fmt: skip
-            raise Wrong(text, _stripes(run, "Yours: who gets ahead?"))
+            raise Wrong(text, one_timeline(run, "Yours: who gets ahead?", by="request"))
     return "Served at the same time is not batched: only who shares a *step* shares its bytes."
-
-
-def _stripes(run: Recording, title: str) -> Picture:
-    def draw() -> Any:
-        from toyserve.viz import timeline
-
-        return timeline(run, by="request", title=title)
-
-    return draw
 
 
 # -- 02.5: a batch for two targets --------------------------------------------------------------
@@ -293,8 +289,7 @@ def rates(case: Case, batch: int) -> tuple[float, float]:
 
 
 def judge_batch(case: Case, got: Any, expected: Any) -> str:
-    if isinstance(got, bool) or not isinstance(got, int) or not 1 <= got <= 96:
-        raise Wrong(f"`batch` must be a whole number from 1 to 96; yours is {got!r}")
+    got = require_whole(got, "`batch`", 1, 96)
     each, total = rates(case, got)
     if each < case["each"]:
         raise Wrong(
@@ -309,21 +304,14 @@ def judge_batch(case: Case, got: Any, expected: Any) -> str:
     return f"{each:.1f} tokens/s each, {total:,.0f} in all: both targets are met."
 
 
-def _answer(names: Sequence[str]) -> Any:
-    return lambda case, *values: dict(zip(names, values, strict=True))
-
-
-RIDGE = ("rows_16", "rows_4", "below", "beyond")
 PARTS = [
     Part("02.1", "rows that are nearly free", ("seconds", "nearly_free"),
          run_free, judge_free, FREE),
-    Part("02.2", "where arithmetic overtakes memory", RIDGE, _answer(RIDGE), judge_ridge,
-         lambda seed: [machine(seed)], truth=true_ridge),
+    prediction("02.2", "where arithmetic overtakes memory",
+               ("rows_16", "rows_4", "below", "beyond"), machine, true_ridge, judge_ridge),
     Part("02.3", "one ragged row", ("ragged",),
          lambda case, ragged: ragged(case["requests"]), judge_ragged, ROWS),
     Part("02.4", "served at once, and not together", ("reads_now", "reads_then", "Mended"),
-         run_turns, judge_turns, MENDED),
-    Part("02.5", "a batch for two targets", ("batch",),
-         lambda case, batch: batch, judge_batch, lambda seed: [class_of_96(seed)],
-         truth=lambda case: None),
+         run_turns, judge_turns, MENDED, by_property),
+    tuning("02.5", "a batch for two targets", "batch", class_of_96, judge_batch),
 ]  # fmt: skip

@@ -7,23 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from toyserve.clock import VirtualClock
-from toyserve.costs import cost_model
+from toyserve.course.checks.colleague import dashboard
+from toyserve.course.checks.kinds import prediction, tuning
+from toyserve.course.checks.numbers import close, exactly, require_number
 from toyserve.course.checks.part import Case, Part, Picture, Wrong
+from toyserve.course.checks.pictures import board_picture, one_timeline, two_timelines
 from toyserve.course.checks.runs import (
-    close,
-    one_timeline,
+    engine_of,
+    lettered,
     require_all_served,
-    require_number,
     same_schedule,
     serve,
-    two_timelines,
     workload_of,
 )
-from toyserve.engine import Engine
-from toyserve.kv import PagedKV
 from toyserve.recording import Recording, StepRecord
-from toyserve.runners import SimulatedRunner, TimedRunner
 from toyserve.schedulers import SequentialScheduler, StaticScheduler
 from toyserve.workload import Lengths, poisson
 
@@ -31,8 +28,7 @@ from toyserve.workload import Lengths, poisson
 def rows_of(answers: Sequence[int], prompts: Sequence[int] | int = 16) -> list[list[Any]]:
     """Requests A, B, … that are all there at time 0."""
     lens = [prompts] * len(answers) if isinstance(prompts, int) else prompts
-    names = [chr(65 + i) for i in range(len(answers))]
-    return [[name, 0.0, p, a] for name, p, a in zip(names, lens, answers, strict=True)]
+    return lettered(zip(lens, answers, strict=True))
 
 
 # -- 03.1: ten in a queue, four rows ------------------------------------------------------------
@@ -53,7 +49,7 @@ def true_ten(case: Case) -> dict[str, float]:
     answers = sum(len(r.token_ids) for r in batch.requests.values())
     return {
         "steps": batch.num_steps,
-        "last": last,
+        "last_starts": last,
         "wasted": 1 - answers / places,
         "faster": alone.steps[-1].end_time / batch.steps[-1].end_time,
     }
@@ -61,30 +57,29 @@ def true_ten(case: Case) -> dict[str, float]:
 
 def judge_ten(case: Case, got: Any, expected: Any) -> str:
     answers, size = [r[3] for r in case["requests"]], case["rows"]
-    steps = require_number(got["steps"], "steps")
-    for wrong, words in (
-        (sum(answers), "is one request at a time"),
-        (max(answers), "is the first to the last step of one batch; ten do not fit into four rows"),
-        (-(-sum(answers) // size), "would need a batch without a hole"),
-    ):
-        if steps == wrong != expected["steps"]:
-            raise Wrong(f"steps = {steps:g} {words}")
-    if steps != expected["steps"]:
-        raise Wrong(f"steps = {steps:g}: write down for each of the three batches who is longest")
-    last = require_number(got["last"], "last_starts")
-    if last == expected["last"] - 1:
-        raise Wrong(f"last_starts = {last:g} is the step in which the batch before it ends")
-    if last != expected["last"]:
-        raise Wrong(f"last_starts = {last:g}: nobody enters before the batch before is over")
-    wasted = require_number(got["wasted"], "wasted")
+    exactly(
+        got["steps"],
+        expected["steps"],
+        "steps",
+        (
+            (sum(answers), "is one request at a time"),
+            (
+                max(answers),
+                "is the first to the last step of one batch; ten do not fit into four rows",
+            ),
+            (-(-sum(answers) // size), "would need a batch without a hole"),
+        ),
+        otherwise="is another number: write down for each of the three batches who is longest",
+    )
+    exactly(got["last_starts"], expected["last_starts"], "last_starts", (
+        (expected["last_starts"] - 1, "is the step in which the batch before it ends"),
+    ), otherwise="is not it: nobody enters before the batch before is over")  # fmt: skip
     taken = sum(a * b for a, b in _batches(answers, size))
-    if abs(wasted - 100 * expected["wasted"]) < 0.5:
-        raise Wrong(f"wasted = {wasted:g} looks like per cent; a share between 0 and 1 is wanted")
-    if abs(wasted - (1 - sum(answers) / taken)) < 1e-3:
-        raise Wrong(
-            f"wasted = {wasted:.3f} leaves out the two rows that nobody takes in the third batch"
-        )
-    close(wasted, expected["wasted"], "wasted")
+    close(got["wasted"], expected["wasted"], "wasted", (
+        (100 * expected["wasted"], "looks like per cent; a share between 0 and 1 is wanted"),
+        (1 - sum(answers) / taken,
+         "leaves out the two rows that nobody takes in the third batch"),
+    ), near=5e-3)  # fmt: skip
     close(got["faster"], expected["faster"], "`faster` (one at a time over the batch)")
     return f"{expected['wasted']:.0%} wasted, and still {expected['faster']:.2f} × as fast."
 
@@ -108,11 +103,8 @@ GROUPS = [
 
 def in_batches(case: Case, groups: Sequence[Sequence[str]]) -> Recording:
     """Run the groups one after another in a real engine, each as one static batch."""
-    workload, clock = workload_of(case), VirtualClock()
-    costs = cost_model("h100", "llama-3-8b")
-    runner = TimedRunner(SimulatedRunner(workload.output_lens), costs, clock)
-    scheduler = StaticScheduler(case["rows"])
-    engine = Engine(scheduler=scheduler, kv=PagedKV(4000), runner=runner, clock=clock)
+    workload = workload_of(case)
+    engine = engine_of(case, StaticScheduler(case["rows"]), workload.output_lens)
     requests = {r.request_id: r for r in workload.requests_for_engine()}
     for group in groups:
         for name in group:
@@ -241,50 +233,24 @@ def run_of(case: Case) -> Recording:
     return serve(case, StaticScheduler(case["rows"]))
 
 
-def dashboard(run: Recording) -> list[int]:
-    """What the colleague's dashboard counts as "served", step by step."""
-    return [
-        sum(step.num_scheduled_tokens.values()) + sum(step.num_padded_tokens.values())
-        for step in run.steps
-    ]
-
-
-def board_picture(run: Recording) -> Any:
-    """The timeline, and what the dashboard says under it."""
-    from toyserve.viz import timeline
-    from toyserve.viz.style import THEMES, new_axes
-
-    look = THEMES["light"]
-    above, below = new_axes((10, 5), look, 2, [2, 1])
-    timeline(run, ax=above, title="Four rows, and below them what the dashboard calls served")
-    edges = np.arange(run.num_steps + 1)  # a step is drawn from its number - 1 to its number
-    below.stairs(dashboard(run), edges, fill=True, color=look.series[1])
-    below.set(xlabel="step", ylabel="tokens 'served'", ylim=(0, None))
-    return below.figure
-
-
 def true_board(case: Case) -> dict[str, Any]:
     run = run_of(case)
     times = [t for r in run.requests.values() for t in r.token_times]
     tokens = [times.count(step.end_time) for step in run.steps]
-    return {"written": tokens, "extra": sum(dashboard(run)) - len(times)}
+    return {"written": tokens, "too_many": sum(dashboard(run)) - len(times)}
 
 
 def judge_board(case: Case, got: Any, expected: Any) -> str | None:
     run = run_of(case)
-    extra = got["extra"]
     if case["what"] == "your run":
-        number = require_number(extra, "too_many")
         empty = sum(sum(s.num_padded_tokens.values()) for s in run.steps if not s.admitted)
         prompts = sum(r.num_prompt_tokens for r in run.requests.values())
-        if number == empty:
-            raise Wrong(f"too_many = {number:g} is the empty rows. And the peak of step 1?")
-        if number == expected["extra"] + len(run.requests):
-            raise Wrong(f"too_many = {number:g}: step 1 does write one token for each of the four")
-        if number == expected["extra"] - prompts + len(run.requests):
-            raise Wrong(f"too_many = {number:g} is all padding; is a prompt an answer?")
-        if number != expected["extra"]:
-            raise Wrong(f"too_many = {number:g}: what the dashboard counts, less what was written")
+        right, num = expected["too_many"], len(run.requests)
+        exactly(got["too_many"], right, "too_many", (
+            (empty, "is the empty rows. And the peak of step 1?"),
+            (right + num, "is too many: step 1 does write one token for each of the four"),
+            (right - prompts + num, "is all padding; is a prompt an answer?"),
+        ), otherwise="is not what the dashboard counts, less what was written")  # fmt: skip
     written = got["written"]
     if not isinstance(written, list) or len(written) != run.num_steps:
         raise Wrong(f"written(run) must be a list of {run.num_steps} numbers, one per step")
@@ -346,18 +312,14 @@ def judge_wait(case: Case, got: Any, expected: Any) -> str:
 
 
 PARTS = [
-    Part("03.1", "ten in a queue, four rows", ("steps", "last_starts", "wasted", "faster"),
-         lambda case, steps, last_starts, wasted, faster: {
-             "steps": steps, "last": last_starts, "wasted": wasted, "faster": faster},
-         judge_ten, lambda seed: [ten(seed)], truth=true_ten),
+    prediction("03.1", "ten in a queue, four rows", ("steps", "last_starts", "wasted", "faster"),
+               ten, true_ten, judge_ten),
     Part("03.2", "who should share a batch", ("groups",),
          lambda case, groups: groups(answers_of(case), case["rows"]), judge_groups, GROUPS),
     Part("03.3", "prompts of similar length", ("Alike",),
          lambda case, cls: serve(case, cls(case["rows"])), judge_alike, ALIKE),
     Part("03.4", "a number that is too good", ("too_many", "written"),
-         lambda case, too_many, written: {"extra": too_many, "written": written(run_of(case))},
+         lambda case, too_many, written: {"too_many": too_many, "written": written(run_of(case))},
          judge_board, lambda seed: [*BOARDS, board(seed)], truth=true_board),
-    Part("03.5", "how long to wait for company", ("max_wait",),
-         lambda case, max_wait: max_wait, judge_wait, lambda seed: [quiet(seed)],
-         truth=lambda case: None),
+    tuning("03.5", "how long to wait for company", "max_wait", quiet, judge_wait),
 ]  # fmt: skip

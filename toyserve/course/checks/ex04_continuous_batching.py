@@ -7,23 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from toyserve.course.checks.colleague import Impatient
+from toyserve.course.checks.kinds import prediction, tuning
+from toyserve.course.checks.numbers import close, counted, exactly, require_whole
 from toyserve.course.checks.part import Case, Part, Wrong
-from toyserve.course.checks.runs import (
-    close,
-    numbered,
-    one_timeline,
-    require_all_served,
-    require_number,
-    same_schedule,
-    serve,
-    two_timelines,
-)
+from toyserve.course.checks.pictures import one_timeline, two_timelines
+from toyserve.course.checks.runs import lettered, numbered, require_all_served, same_schedule, serve
 from toyserve.schedulers import ContinuousScheduler, StaticScheduler
 
 
 def together(*answers: int, prompt: int = 4) -> list[list[Any]]:
     """Requests A, B, … that all arrive at time 0, with these answer lengths."""
-    return [[chr(65 + i), 0.0, prompt, n] for i, n in enumerate(answers)]
+    return lettered((prompt, n) for n in answers)
 
 
 # -- 04.1: at most so many newcomers per step ---------------------------------------------------
@@ -85,8 +80,8 @@ def judge_room(case: Case, got: Any, expected: Any) -> None:
         before = len(step.num_scheduled_tokens) - len(step.admitted)
         if step.admitted and slots - before < min_free:
             text = (
-                f"step {number} lets somebody in while only {slots - before} of {slots} slots are "
-                f"free; min_free is {min_free}"
+                f"step {number} lets somebody in while only {slots - before} of {slots} slots "
+                f"{'is' if slots - before == 1 else 'are'} free; min_free is {min_free}"
             )
             raise Wrong(text, two_timelines(expected, got))
         if step.admitted and len(step.admitted) < len(right.admitted):
@@ -121,13 +116,15 @@ MENDED = [
 
 
 def run_mended(case: Case, who: Any, cls: Any) -> Any:
-    return {"who": who, "run": serve(case, cls(max_running=case["slots"]))}
+    return {"starved": who, "run": serve(case, cls(max_running=case["slots"]))}
 
 
 def judge_mended(case: Case, got: Any, expected: Any) -> None:
-    if got["who"] != "BIG":
+    shown = serve(FAULT, Impatient(FAULT["slots"])).requests.values()
+    longest = max(shown, key=lambda r: (r.first_scheduled_time or 0.0) - r.arrival_time)
+    if got["starved"] != longest.request_id:
         raise Wrong(
-            f"`starved` is {got['who']!r}. Whose row in the picture is grey the longest, while "
+            f"`starved` is {got['starved']!r}. Whose row in the picture is grey the longest, while "
             "others that came later are served?"
         )
     require_all_served(case, got["run"])
@@ -157,25 +154,23 @@ def true_steps(case: Case) -> dict[str, float]:
     static = serve(case, StaticScheduler(max_running=case["slots"]))
     continuous = serve(case, ContinuousScheduler(max_running=case["slots"]))
     times = [run.summary()["makespan_s"] for run in (static, continuous)]
-    return {"static": static.num_steps, "continuous": continuous.num_steps,
+    return {"static_steps": static.num_steps, "continuous_steps": continuous.num_steps,
             "gain": times[0] / times[1]}  # fmt: skip
 
 
 def judge_prediction(case: Case, got: Any, expected: Any) -> str:
     useful = sum(answer for *_, answer in case["requests"])
-    for name in ("static", "continuous"):
-        number, right = require_number(got[name], f"{name}_steps"), expected[name]
-        if number == useful and number != right:
-            raise Wrong(f"{name}_steps = {number:g} is one request at a time; there are two slots")
-        if number != right:
-            pair = "the pair lasts as long as its longer one" if name == "static" else (
-                "whoever ends makes room for the next in the step after")  # fmt: skip
-            way = "too many" if number > right else "too few"
-            raise Wrong(f"{name}_steps = {number:g} is {way}. Draw two rows: {pair}")
+    for name, rule in (
+        ("static_steps", "the pair lasts as long as its longer one"),
+        ("continuous_steps", "whoever ends makes room for the next in the step after"),
+    ):
+        exactly(got[name], expected[name], name, (
+            (useful, "is one request at a time; there are two slots"),
+        ), hint=f"Draw two rows: {rule}")  # fmt: skip
     close(got["gain"], expected["gain"], "`gain` (static time over continuous time)")
     return (
-        f"{got['static']:g} steps become {got['continuous']:g}, and the time shrinks by nearly the "
-        "same: on this GPU a step of two rows lasts as long as a step of one."
+        f"{got['static_steps']:g} steps become {got['continuous_steps']:g}, and the time shrinks "
+        "by nearly the same: on this GPU a step of two rows lasts as long as a step of one."
     )
 
 
@@ -201,17 +196,16 @@ def latencies(case: Case, max_running: int) -> tuple[float, float]:
 
 
 def judge_tuning(case: Case, got: Any, expected: Any) -> str:
-    if isinstance(got, bool) or not isinstance(got, int) or not 1 <= got <= 256:
-        raise Wrong(f"max_running must be a whole number from 1 to 256; yours is {got!r}")
+    got = require_whole(got, "max_running", 1, 256)
     ttft, tpot = latencies(case, got)
     if ttft > case["ttft_ms"]:
         raise Wrong(
-            f"with {got} slots the p95 of TTFT is {ttft:,.0f} ms, and the target is "
+            f"with {counted(got, 'slot')} the p95 of TTFT is {ttft:,.0f} ms, and the target is "
             f"{case['ttft_ms']:,} ms: people stand in the queue too long"
         )
     if tpot > case["tpot_ms"]:
         raise Wrong(
-            f"with {got} slots the p99 of TPOT is {tpot:.1f} ms, and the target is "
+            f"with {counted(got, 'slot')} the p99 of TPOT is {tpot:.1f} ms, and the target is "
             f"{case['tpot_ms']} ms: too many prompts are read beside everybody's decodes"
         )
     return f"p95 of TTFT {ttft:,.0f} ms, p99 of TPOT {tpot:.1f} ms: both targets are met."
@@ -223,12 +217,8 @@ PARTS = [
     Part("04.2", "open the door only when it is worth it", ("WaitForRoom",),
          run_room, judge_room, ROOM),
     Part("04.3", "the fault in the picture", ("starved", "Mended"),
-         run_mended, judge_mended, MENDED),
-    Part("04.4", "predict, then measure", ("static_steps", "continuous_steps", "gain"),
-         lambda case, static, continuous, gain: {
-             "static": static, "continuous": continuous, "gain": gain},
-         judge_prediction, lambda seed: [six_requests(seed)], truth=true_steps),
-    Part("04.5", "slots for two targets", ("max_running",),
-         lambda case, max_running: max_running,
-         judge_tuning, lambda seed: [rush(seed)], truth=lambda case: None),
+         run_mended, judge_mended, MENDED, expects=("run",)),
+    prediction("04.4", "predict, then measure", ("static_steps", "continuous_steps", "gain"),
+               six_requests, true_steps, judge_prediction),
+    tuning("04.5", "slots for two targets", "max_running", rush, judge_tuning),
 ]  # fmt: skip

@@ -2,75 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from toyserve.costs import cost_model
+from toyserve.course.checks.colleague import WholeChunks
+from toyserve.course.checks.kinds import prediction, tuning
+from toyserve.course.checks.numbers import close, exactly, require_number, require_whole
 from toyserve.course.checks.part import Case, Part, Wrong
-from toyserve.course.checks.runs import (
-    close,
-    numbered,
-    require_all_served,
-    require_number,
-    same_schedule,
-    serve,
-    two_timelines,
-)
+from toyserve.course.checks.pictures import two_timelines
+from toyserve.course.checks.runs import lettered, numbered, require_all_served, same_schedule, serve
+from toyserve.course.checks.streams import prompt_pieces, require_budget
 from toyserve.metrics import itl, ttft
-from toyserve.schedulers import ChunkedScheduler, ContinuousScheduler, Scheduler, SchedulerOutput
+from toyserve.schedulers import ChunkedScheduler, ContinuousScheduler
 
 MODEL = "llama-3.1-8b"
 
 
 def together(*pairs: tuple[int, int]) -> list[list[Any]]:
     """Requests A, B, … that all arrive at time 0, each with (prompt, answer) tokens."""
-    return [[chr(65 + i), 0.0, prompt, answer] for i, (prompt, answer) in enumerate(pairs)]
-
-
-def prompt_pieces(run: Any) -> Iterator[tuple[int, int, dict[str, tuple[int, int]]]]:
-    """Per step: its number, all its tokens, and per prompt (tokens run, tokens it still had)."""
-    done = dict.fromkeys(run.requests, 0)
-    for number, step in enumerate(run.steps, 1):
-        tokens = dict(step.num_scheduled_tokens)
-        pieces = {}
-        for name, n in tokens.items():
-            left = run.requests[name].num_prompt_tokens - done[name]
-            if left > 0:
-                pieces[name] = n, left
-            done[name] += n
-        yield number, sum(tokens.values()), pieces
-
-
-def streams_that_stop(run: Any) -> tuple[str, int] | None:
-    """The first (name, step) in which somebody who writes already gets no token."""
-    done, written = dict.fromkeys(run.requests, 0), dict.fromkeys(run.requests, 0)
-    for number, step in enumerate(run.steps, 1):
-        for name, record in run.requests.items():
-            n = step.num_scheduled_tokens.get(name, 0)
-            if n == 0 and 0 < written[name] < record.max_tokens:
-                return name, number
-            done[name] += n
-            written[name] += n > 0 and done[name] >= record.num_prompt_tokens
-    return None
-
-
-def require_budget(case: Case, got: Any, expected: Any) -> None:
-    """Nobody's stream stops, and no step is longer than the budget. Raises Wrong."""
-    for number, total, _ in prompt_pieces(got):
-        if total > case["budget"]:
-            raise Wrong(
-                f"step {number} holds {total} tokens, and the budget is {case['budget']}",
-                two_timelines(expected, got),
-            )
-    stopped = streams_that_stop(got)
-    if stopped:
-        raise Wrong(
-            f"{stopped[0]} is writing its answer and gets no token in step {stopped[1]}: decodes "
-            "come first",
-            two_timelines(expected, got),
-        )
+    return lettered(pairs)
 
 
 # -- 05.1: at most so many prompts at once ------------------------------------------------------
@@ -213,7 +165,7 @@ def judge_promise(case: Case, got: Any, expected: Any) -> None:
     if exact(rows, done):
         return
     if rows and exact([], done):
-        raise Wrong(f"{number:g} tokens fit if nobody else is in the step; {len(rows)} streams are")
+        raise Wrong(f"{number:g} tokens fit if nobody else is in the step; streams: {len(rows)}")
     if done and exact(rows, 0):
         raise Wrong(
             f"{number:g} tokens fit at the start of a prompt; here {done:,} were read before, and "
@@ -229,37 +181,6 @@ def judge_promise(case: Case, got: Any, expected: Any) -> None:
 
 
 # -- 05.4: a fault, found from its picture ------------------------------------------------------
-
-
-class WholeChunks(Scheduler):
-    """The colleague's scheduler: a prompt is read in chunks of 64, decodes go first."""
-
-    chunk = 64
-
-    def __init__(self, max_running: int = 8, token_budget: int = 256) -> None:
-        super().__init__(max_running)
-        self.token_budget = token_budget
-
-    def in_prompt(self, request: Any) -> bool:
-        """Is there a chunk of its prompt still to be read? If not, it decodes."""
-        chunks_read = request.num_computed_tokens // self.chunk
-        return bool(chunks_read < request.num_prompt_tokens // self.chunk)
-
-    def schedule(self) -> SchedulerOutput:
-        plan = SchedulerOutput()
-        reading = {r for r in self.running if self.in_prompt(r)}
-        for r in sorted(self.running, key=lambda r: r in reading):  # whoever decodes comes first
-            most = self.chunk if r in reading else 1
-            n = min(most, r.num_uncomputed_tokens, self.room(plan))
-            if n > 0:
-                self.run(plan, r, n)
-        while self.room(plan) > 0 and self.waiting and len(self.running) < self.max_running:
-            if not self.admit(plan, self.next_waiting(), min(self.chunk, self.room(plan))):
-                break
-        return plan
-
-    def room(self, plan: SchedulerOutput) -> int:
-        return self.token_budget - plan.total_tokens
 
 
 USERS: dict[str, Any] = {
@@ -292,17 +213,12 @@ def judge_tails(case: Case, got: Any, expected: Any) -> str:
             f"`late` is {got['late']!r}. Whose prompt is still being read when the other two have "
             "been writing for long?"
         )
-    steps, right = require_number(got["steps"], "steps"), serve(ONE, WholeChunks(1, 256)).num_steps
-    if steps != right:
-        said = (
-            "is what it should be"
-            if steps == expected["steps_mended"]
-            else "is not what the colleague's needs"
-        )
-        raise Wrong(
-            f"steps = {steps:g} {said}. How many whole chunks are in 255 tokens, and what happens "
-            "to each token after them?"
-        )
+    right, mended = serve(ONE, WholeChunks(1, 256)).num_steps, expected["steps_mended"]
+    exactly(got["steps"], right, "steps", (
+        (mended, "is what it should be. How many whole chunks are in 255 tokens, and what happens "
+         "to each token after them?"),
+    ), hint="How many whole chunks are in 255 tokens, and what happens to each token after them?",
+    )  # fmt: skip
     run = require_all_served(case, got["run"])
     for number, total, pieces in prompt_pieces(run):
         for name, (n, left) in pieces.items():
@@ -316,7 +232,6 @@ def judge_tails(case: Case, got: Any, expected: Any) -> str:
                 )
     require_budget(case, run, expected["run"])
     same_schedule(case, run, expected["run"])
-    mended = expected["steps_mended"]
     return f"{right} steps become {mended}, and every token is still run exactly once."
 
 
@@ -350,8 +265,7 @@ def latencies(case: Case, budget: int) -> tuple[float, float]:
 
 
 def judge_budget(case: Case, got: Any, expected: Any) -> str:
-    if isinstance(got, bool) or not isinstance(got, int) or not 48 <= got <= 100_000:
-        raise Wrong(f"token_budget must be a whole number from 48 to 100,000; yours is {got!r}")
+    got = require_whole(got, "token_budget", 48, 100_000)
     first, gap = latencies(case, got)
     if gap > case["itl_ms"]:
         raise Wrong(
@@ -368,13 +282,10 @@ def judge_budget(case: Case, got: Any, expected: Any) -> str:
 
 PARTS = [
     Part("05.1", "at most so many prompts at once", ("FewPrompts",), run_few, judge_few, FEW),
-    Part("05.2", "the pieces of a prompt", ("chunks", "calmer", "later"),
-         lambda case, chunks, calmer, later: {"chunks": chunks, "calmer": calmer, "later": later},
-         judge_pieces, lambda seed: [late_prompt(seed)], truth=true_pieces),
+    prediction("05.2", "the pieces of a prompt", ("chunks", "calmer", "later"),
+               late_prompt, true_pieces, judge_pieces),
     Part("05.3", "a budget in milliseconds", ("chunk_for",), run_promise, judge_promise, PROMISE),
     Part("05.4", "the fault in the picture", ("late", "steps", "Mended"),
          run_tails, judge_tails, TAILS, truth=true_tails),
-    Part("05.5", "a budget for two targets", ("token_budget",),
-         lambda case, token_budget: token_budget,
-         judge_budget, lambda seed: [hour_of(seed)], truth=lambda case: None),
+    tuning("05.5", "a budget for two targets", "token_budget", hour_of, judge_budget),
 ]  # fmt: skip

@@ -3,39 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from toyserve.costs import RooflineCostModel, cost_model, get_hardware, get_model
-from toyserve.course.checks.part import Case, Part, Picture, Wrong
-from toyserve.course.checks.runs import (
-    close,
-    numbered,
-    require_all_served,
-    require_number,
-    same_schedule,
-    serve,
+from toyserve.course.checks.colleague import Ledger
+from toyserve.course.checks.kinds import by_property, prediction, tuning
+from toyserve.course.checks.numbers import close, counted, exactly, require_number
+from toyserve.course.checks.part import Case, Part, Wrong
+from toyserve.course.checks.pictures import two_maps
+from toyserve.course.checks.places import (
+    Hole,
+    comers,
+    draw_books,
+    holes_before,
+    holes_of,
+    placed,
+    pool_at,
+    slab,
+    visitors,
+    watch,
 )
-from toyserve.kv import ContiguousKV, ReservedKV
+from toyserve.course.checks.runs import numbered, require_all_served, same_schedule, serve
+from toyserve.kv import ReservedKV
 from toyserve.request import FinishReason
 from toyserve.schedulers import ContinuousScheduler
-
-Hole = tuple[int, int]  # first block, number of blocks
-
-
-def holes_of(owners: Sequence[Any]) -> list[Hole]:
-    """Every gap between the owned, None being nobody, in order of address."""
-    result, address = [], 0
-    for free, run in groupby(owners, key=lambda owner: owner is None):
-        length = len(list(run))
-        if free:
-            result.append((address, length))
-        address += length
-    return result
-
 
 # -- 06.1: bytes --------------------------------------------------------------------------------
 
@@ -87,23 +80,20 @@ def _long_ones(case: Case, gigabytes: float, token_bytes: float, *, short: bool 
 
 
 def judge_bytes(case: Case, got: Any, expected: Any) -> str:
-    each, right = require_number(got["token_bytes"], "token_bytes"), expected["token_bytes"]
-    shared = case["query_heads"] / case["kv_heads"]
-    for factor, words in (
-        (0.5, "is that of the keys alone; the values are kept as well"),
-        (1 / case["layers"], "is that of one layer; each has keys and values of its own"),
-        (1 / case["bytes_per_number"], "counts numbers; how many bytes does each take?"),
-        (2 / case["bytes_per_number"], f"is for 16-bit numbers; here they are {case['kv_dtype']}"),
-        (shared, "counts query heads; several of them share one KV head"),
-    ):
-        if abs(each - factor * right) < 1e-6 * right and factor != 1:
-            raise Wrong(f"token_bytes = {each:,.0f} {words}")
-    close(each, right, "token_bytes", rel=1e-6, unit="bytes")
+    right, shared = expected["token_bytes"], case["query_heads"] / case["kv_heads"]
+    close(got["token_bytes"], right, "token_bytes", (
+        (right / 2, "is that of the keys alone; the values are kept as well"),
+        (right / case["layers"], "is that of one layer; each has keys and values of its own"),
+        (right / case["bytes_per_number"], "counts numbers; how many bytes does each take?"),
+        (2 * right / case["bytes_per_number"],
+         f"is for 16-bit numbers; here they are {case['kv_dtype']}"),
+        (right * shared, "counts query heads; several of them share one KV head"),
+    ), rel=1e-6, unit="bytes", near=1e-6)  # fmt: skip
     _judge_long_ones(case, got["long_ones"], expected["long_ones"], right)
-    slower = require_number(got["slower"], "slower")
-    if abs(slower * expected["slower"] - 1) < 0.02 < abs(expected["slower"] - 1):
-        raise Wrong(f"slower = {slower:.3g} is the wrong way round: the longer step over the other")
-    close(slower, expected["slower"], "`slower` (the step with the long ones over that without)")
+    what = "`slower` (the step with the long ones over that without)"
+    close(got["slower"], expected["slower"], what, (
+        (1 / expected["slower"], "is the wrong way round: the longer step over the other"),
+    ), near=0.02)  # fmt: skip
     return (
         f"{expected['long_ones']} more conversations, and a step takes {expected['slower']:.2f} × "
         "as long: their KV is read in every step, too."
@@ -111,45 +101,18 @@ def judge_bytes(case: Case, got: Any, expected: Any) -> str:
 
 
 def _judge_long_ones(case: Case, got: Any, right: int, each: float) -> None:
-    number, usable = require_number(got, "long_ones"), case["memory_gb"] * case["share_in_use"]
-    if number == right:
-        return
-    if number != int(number):
-        raise Wrong(f"long_ones = {number:.4g}: a conversation fits, or it does not; whole numbers")
-    for wrong, words in (
+    usable = case["memory_gb"] * case["share_in_use"]
+    exactly(got, right, "long_ones", (
         (right + 1, "is one too many: the last would fit only in part"),
         (_long_ones(case, usable, each), "fit on a GPU without a model; the weights are there too"),
-        (
-            _long_ones(case, case["memory_gb"] - case["weights_gb"], each),
-            f"fit if all memory were to be had; {case['share_in_use']:.0%} of it is",
-        ),
-        (
-            _long_ones(case, usable - case["weights_gb"], each, short=False),
-            "fit in an empty server; the short ones are there already",
-        ),
-    ):
-        if number == wrong:
-            raise Wrong(f"long_ones = {number:g} {words}")
-    way = "too many" if number > right else "too few"
-    raise Wrong(f"long_ones = {number:g} is {way}. What is left beside weights and short ones?")
+        (_long_ones(case, case["memory_gb"] - case["weights_gb"], each),
+         f"fit if all memory were to be had; {case['share_in_use']:.0%} of it is"),
+        (_long_ones(case, usable - case["weights_gb"], each, short=False),
+         "fit in an empty server; the short ones are there already"),
+    ), hint="What is left beside weights and short ones? Whole conversations only")  # fmt: skip
 
 
 # -- 06.2: another place ------------------------------------------------------------------------
-
-
-def slab(name: str, arrival: float, num_blocks: int, answer: int) -> list[Any]:
-    """A request that needs so many blocks from its first token to its last: at most 15 answered."""
-    return [name, arrival, 16 * num_blocks - 15, answer]
-
-
-def visitors(seed: int, num: int, largest: int) -> list[list[Any]]:
-    """Requests of 1 to ``largest`` blocks that come and go."""
-    rng = np.random.default_rng([6, seed])
-    return [
-        slab(f"r{i}", round(0.009 * i, 3), int(rng.integers(1, largest + 1)),
-             int(rng.integers(2, 16)))
-        for i in range(num)
-    ]  # fmt: skip
 
 
 PLACES = [
@@ -170,49 +133,13 @@ def run_places(case: Case, cls: Any) -> Any:
     return serve(case, ContinuousScheduler(64), kv=cls(case["blocks"]))
 
 
-def _placed(run: Any) -> list[tuple[int, str, int]]:
-    """(step, request, first block) of everybody who is let in, in that order."""
-    result = []
-    for number, step in enumerate(run.steps, 1):
-        for name in step.admitted:
-            taken = [e.block for e in step.block_events if e[0] == "take" and e.request_id == name]
-            result.append((number, name, taken[0]))
-    return result
-
-
-def _holes_before(run: Any, step: int, name: str) -> list[Hole]:
-    """The holes in the moment when ``name`` is let in."""
-    owners: list[str | None] = [None] * int(run.meta["num_blocks"])
-    for number, record in enumerate(run.steps, 1):
-        for event in record.block_events:
-            if number == step and event.kind == "take" and event.request_id == name:
-                return holes_of(owners)
-            owners[event.block] = event.request_id if event.kind == "take" else None
-        for event in record.block_events_after:
-            owners[event.block] = event.request_id if event.kind == "take" else None
-    return holes_of(owners)
-
-
-def two_maps(expected: Any, got: Any, step: int) -> Picture:
-    def draw() -> Any:
-        from toyserve.viz import block_map
-        from toyserve.viz.style import THEMES, new_axes
-
-        axes = new_axes((10, 4), THEMES["light"], 2)
-        block_map(expected, step, ax=axes[0], legend=False, title=f"Step {step}: expected")
-        block_map(got, min(step, got.num_steps), ax=axes[1], title="yours")
-        return axes[0].figure
-
-    return draw
-
-
 def judge_places(case: Case, got: Any, expected: Any) -> None:
     require_all_served(case, got)
-    for mine, right in zip(_placed(got), _placed(expected), strict=False):
+    for mine, right in zip(placed(got), placed(expected), strict=False):
         if mine[:2] != right[:2]:
             break  # somebody else, or in another step: the schedules differ
         if mine[2] != right[2]:
-            words = _wrong_place(mine, right[2], _holes_before(expected, *right[:2]))
+            words = _wrong_place(mine, right[2], holes_before(expected, *right[:2]))
             raise Wrong(words, two_maps(expected, got, mine[0]))
     same_schedule(case, got, expected)
 
@@ -226,13 +153,9 @@ def _wrong_place(mine: tuple[int, str, int], right: int, holes: list[Hole]) -> s
     if sizes[block] == sizes[right]:
         return f"{said}; the hole at block {right} is as small, and of equals the first is taken"
     return (
-        f"{said}, where a hole of {_blocks(sizes[block])} begins; the one at block {right} has "
-        f"{_blocks(sizes[right])}, and that is enough"
+        f"{said}, where a hole of {counted(sizes[block], 'block')} begins; the one at block "
+        f"{right} has {counted(sizes[right], 'block')}, and that is enough"
     )
-
-
-def _blocks(number: int) -> str:
-    return f"{number} block" if number == 1 else f"{number} blocks"
 
 
 # -- 06.3: two kinds of waste -------------------------------------------------------------------
@@ -253,22 +176,6 @@ WASTE = [
 ]  # fmt: skip
 
 
-def pool_at(case: Case) -> list[int | None]:
-    """One entry per block while that step runs: None if it is free, else how many of its slots hold
-    a token."""
-    from toyserve.viz.blocks import block_map_at
-
-    longest = case.get("max_model_len")
-    kv: Any = (
-        ReservedKV(case["blocks"], max_model_len=longest)
-        if longest
-        else ContiguousKV(case["blocks"])
-    )
-    memory = block_map_at(serve(case, ContinuousScheduler(64), kv=kv), case["step"])
-    held = zip(memory.holders, memory.num_written, strict=True)
-    return [written if holder else None for holder, written in held]
-
-
 def judge_waste(case: Case, got: Any, expected: Any) -> None:
     if not isinstance(got, list) or len(got) != 2:
         raise Wrong(f"wasted must return two numbers, (internal, external); it gave {got!r}")
@@ -280,130 +187,21 @@ def judge_waste(case: Case, got: Any, expected: Any) -> None:
         raise Wrong("the two are in the wrong order: internal first, then external")
     if [16 * internal, 16 * external] == expected or [internal, 16 * external] == expected:
         raise Wrong(f"external is {external:g} blocks; slots are asked for, and a block has 16")
-    if internal != expected[0]:
-        free = 16 * sum(written is None for written in pool)
-        if internal == expected[0] + free:
-            raise Wrong(f"internal = {internal:g} counts free blocks, too; they are not taken")
-        way = "too many" if internal > expected[0] else "too few"
-        raise Wrong(f"internal = {internal:g} slots is {way}: taken, and no token in it")
+    free = 16 * sum(written is None for written in pool)
+    exactly(internal, expected[0], "internal", (
+        (expected[0] + free, "counts free blocks, too; they are not taken"),
+    ), hint="Taken, and no token in it: how many slots?")  # fmt: skip
     sizes = [length for _, length in holes_of(pool)]
-    for wrong, words in (
-        (sum(sizes), "is everything that is free; who fits in is no loss"),
-        (sum(sizes) - max(sizes, default=0),
+    exactly(external, expected[1], "external", (
+        (16 * sum(sizes), "is everything that is free; who fits in is no loss"),
+        (16 * (sum(sizes) - max(sizes, default=0)),
          "is what lies outside the largest hole; is every other hole really too small here?"),
-        (sum(n for n in sizes if n <= need), f"counts a hole of {need}, into which it fits"),
-        (sum(n for n in sizes[:-1] if n < need), "misses the hole at the end of memory"),
-    ):  # fmt: skip
-        if external == 16 * wrong:
-            raise Wrong(f"external = {external:g} slots {words}")
-    way = "too many" if external > expected[1] else "too few"
-    raise Wrong(f"external = {external:g} slots is {way}: free, in holes below {_blocks(need)}")
+        (16 * sum(n for n in sizes if n <= need), f"counts a hole of {need}, into which it fits"),
+        (16 * sum(n for n in sizes[:-1] if n < need), "misses the hole at the end of memory"),
+    ), hint=f"Free, in holes below {counted(need, 'block')}: how many slots?")  # fmt: skip
 
 
 # -- 06.4: books that lose memory ---------------------------------------------------------------
-
-
-class Ledger(ContiguousKV):
-    """The colleague's books: a list of gaps, and of each request the slab that it holds."""
-
-    def __init__(self, num_blocks: int, block_size: int = 16) -> None:
-        super().__init__(num_blocks, block_size)
-        self.gaps: list[Hole] = [(0, num_blocks)]
-        self.slabs: dict[Any, Hole] = {}
-
-    def holes(self) -> list[Hole]:
-        return sorted(self.gaps)  # first fit looks here
-
-    def allocate(self, request: Any, num_tokens: int, keep_free: int = 0) -> bool:
-        known = len(request.block_table)
-        granted = super().allocate(request, num_tokens, keep_free)
-        if new := request.block_table[known:]:
-            self.cut(new[0], len(new))
-            self.slabs.setdefault(request, (new[0], len(new)))
-        return granted
-
-    def free(self, request: Any) -> None:
-        if request in self.slabs:
-            self.put_back(*self.slabs.pop(request))
-        super().free(request)
-
-    def cut(self, start: int, length: int) -> None:
-        """Take these blocks out of the gap in which they lie."""
-        first, size = next(gap for gap in self.gaps if gap[0] <= start < sum(gap))
-        self.gaps.remove((first, size))
-        rest = ((first, start - first), (start + length, first + size - start - length))
-        self.gaps += [gap for gap in rest if gap[1]]
-
-    def put_back(self, start: int, length: int) -> None:
-        """A new gap, joined with those that it touches."""
-        for first, size in list(self.gaps):
-            if first + size == start or start + length == first:
-                self.gaps.remove((first, size))
-                start, length = min(first, start), length + size
-        self.gaps.append((start, length))
-
-
-class _Watching(ContinuousScheduler):
-    """Notes, in every step, whose each block is, and which gaps the books know."""
-
-    def __init__(self, max_running: int = 64) -> None:
-        super().__init__(max_running)
-        self.books: list[dict[str, Any]] = []
-
-    def schedule(self) -> Any:
-        plan, kv = super().schedule(), self.kv
-        assert isinstance(kv, ContiguousKV)
-        owners = [owner.request_id if owner else None for owner in kv.owners]
-        gaps = [[int(start), int(length)] for start, length in kv.holes()]
-        self.books.append({"owners": owners, "gaps": gaps})
-        return plan
-
-
-def watch(case: Case, kv: Any) -> dict[str, Any]:
-    """Serve the case. ``books``: per step, who owns which block, and the gaps that are known.
-    ``run``: the recording, None if the engine had to stop; ``stopped`` then says why."""
-    scheduler = _Watching()
-    try:
-        return {"run": serve(case, scheduler, kv=kv), "stopped": "", "books": scheduler.books}
-    except RuntimeError as error:
-        return {"run": None, "stopped": str(error), "books": scheduler.books}
-
-
-def draw_books(books: Sequence[Any], title: str = "Who has which block, step by step") -> Any:
-    """Step by step from left to right, the blocks of memory from top to bottom."""
-    from matplotlib.colors import to_rgb
-
-    from toyserve.viz.style import OWNERS, THEMES, figure_of, new_axes
-
-    look, num_blocks = THEMES["light"], len(books[0]["owners"])
-    names = sorted({name for book in books for name in book["owners"] if name})
-    colors = {name: to_rgb(OWNERS[i % len(OWNERS)]) for i, name in enumerate(names)}
-    image = np.ones((num_blocks, len(books), 3))
-    (ax,) = new_axes((10, 1.4 + 0.22 * num_blocks), look)
-    for x, book in enumerate(books):
-        known = {b for start, length in book["gaps"] for b in range(start, start + length)}
-        before = books[x - 1]["owners"] if x else [None] * num_blocks
-        for block, owner in enumerate(book["owners"]):
-            if owner:
-                image[block, x] = colors[owner]
-            elif block not in known:
-                image[block, x] = to_rgb("#CC3311")
-            if owner and owner != before[block]:
-                ax.text(x, block, owner, ha="center", va="center", fontsize=8, color=look.ink)
-    ax.imshow(image, aspect="auto", interpolation="nearest")
-    ax.set(xlabel="step", ylabel="block", yticks=range(num_blocks))
-    ax.set_xticks(range(0, len(books), 5), [str(x + 1) for x in range(0, len(books), 5)])
-    ax.set_title(f"{title}; red: free, and the books do not know it", loc="left", fontsize=11)
-    return figure_of(ax)
-
-
-def comers(seed: int, num: int, answer: int = 45) -> list[list[Any]]:
-    """Requests many of which outgrow the blocks that they came in with."""
-    rng = np.random.default_rng([64, seed])
-    return [
-        [f"r{i}", round(0.02 * i, 3), int(rng.integers(1, 60)), int(rng.integers(3, answer))]
-        for i in range(num)
-    ]
 
 
 LEAK: dict[str, Any] = {
@@ -463,14 +261,14 @@ def _same_books(step: int, book: Any, books: Any) -> None:
 
     if known < free:
         raise Wrong(
-            f"in step {step} {_blocks(free)} are free and the books know {known}: what did "
+            f"in step {step} {free} of the blocks are free and the books know {known}: what did "
             "somebody leave behind who left before it?",
             picture,
         )
     if known > free:
         raise Wrong(
-            f"in step {step} the books call {_blocks(known)} free, and {free} are: one of them is "
-            "in use, or is listed twice",
+            f"in step {step} the books call {counted(known, 'block')} free, and {free} are: one of "
+            "them is in use, or is listed twice",
             picture,
         )
     if sorted(map(tuple, book["gaps"])) != holes_of(book["owners"]):
@@ -514,29 +312,27 @@ def judge_reserve(case: Case, got: Any, expected: Any) -> str:
     refused, wait = outcome(case, int(number))
     if refused > case["refused"]:
         raise Wrong(
-            f"with {number:g} tokens reserved {refused} users are sent away, and at most "
+            f"with {number:g} tokens reserved {counted(refused, 'user')} "
+            f"{'is' if refused == 1 else 'are'} sent away, and at most "
             f"{case['refused']} may be: their requests are longer than that"
         )
     if wait > case["ttft_s"]:
         places = case["blocks"] // -(-(int(number) - 1) // 16)
         raise Wrong(
-            f"with {number:g} tokens reserved there are {places} places, and p95 of TTFT is "
+            f"with {number:g} tokens reserved there {'is' if places == 1 else 'are'} "
+            f"{counted(places, 'place')}, and p95 of TTFT is "
             f"{wait:.2f} s; the target is {case['ttft_s']} s"
         )
     return f"{refused} sent away, p95 of TTFT {wait:.2f} s: both targets are met."
 
 
 PARTS = [
-    Part("06.1", "bytes on your server", ("token_bytes", "long_ones", "slower"),
-          lambda case, token_bytes, long_ones, slower: {
-              "token_bytes": token_bytes, "long_ones": long_ones, "slower": slower},
-          judge_bytes, lambda seed: [machine(seed)], truth=true_bytes),
+    prediction("06.1", "bytes on your server", ("token_bytes", "long_ones", "slower"),
+               machine, true_bytes, judge_bytes),
     Part("06.2", "the tightest hole", ("BestFit",), run_places, judge_places, PLACES),
     Part("06.3", "two kinds of waste", ("wasted",),
           lambda case, wasted: wasted(pool_at(case), 16, case["need"]), judge_waste, WASTE),
     Part("06.4", "books that lose memory", ("leakers", "lost", "Mended"),
-          run_mended, judge_mended, MENDED),
-    Part("06.5", "how much to reserve", ("max_model_len",),
-          lambda case, max_model_len: max_model_len,
-          judge_reserve, lambda seed: [evening(seed)], truth=lambda case: None),
+          run_mended, judge_mended, MENDED, by_property),
+    tuning("06.5", "how much to reserve", "max_model_len", evening, judge_reserve),
 ]  # fmt: skip

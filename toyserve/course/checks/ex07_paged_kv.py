@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from toyserve.course.checks.part import Case, Part, Picture, Wrong
-from toyserve.course.checks.runs import (
-    close,
-    require_all_served,
-    require_number,
-    same_schedule,
-    serve,
-)
+from toyserve.course.checks.colleague import slots_read
+from toyserve.course.checks.kinds import by_property, prediction, tuning
+from toyserve.course.checks.numbers import close, counted, exactly, require_whole
+from toyserve.course.checks.part import Case, Part, Wrong
+from toyserve.course.checks.pictures import two_maps
+from toyserve.course.checks.places import draw_reads, slots_of
+from toyserve.course.checks.runs import require_all_served, same_schedule, serve
 from toyserve.kv import PagedKV, ReservedKV
 from toyserve.schedulers import ContinuousScheduler
-
-
-def slots_of(table: Sequence[int], positions: range, size: int) -> list[int]:
-    return [table[p // size] * size + p % size for p in positions]
-
 
 # -- 07.1: as few pieces as possible ------------------------------------------------------------
 
@@ -64,7 +57,8 @@ def judge_walk(case: Case, got: Any, expected: Any) -> None:
     if any(length < 1 for _, length in got):
         raise Wrong(f"there is a piece without a slot in {got}")
     if len(mine) != len(right):
-        raise Wrong(f"your pieces {got} have {len(mine)} slots, for {len(right)} positions")
+        have, due = counted(len(mine), "slot"), counted(len(right), "position")
+        raise Wrong(f"your pieces {got} have {have}, for {due}")
     for position, slot, other in zip(wanted, mine, right, strict=True):
         if slot != other:
             raise Wrong(
@@ -106,19 +100,6 @@ def _taken(step: Any) -> Counter[str]:
     return Counter(e.request_id for e in step.block_events if e.kind == "take")
 
 
-def two_maps(expected: Any, got: Any, step: int) -> Picture:
-    def draw() -> Any:
-        from toyserve.viz import block_map
-        from toyserve.viz.style import THEMES, new_axes
-
-        axes = new_axes((10, 4), THEMES["light"], 2)
-        block_map(expected, step, ax=axes[0], legend=False, title=f"Step {step}: expected")
-        block_map(got, step, ax=axes[1], title="yours")
-        return axes[0].figure
-
-    return draw
-
-
 def judge_ahead(case: Case, got: Any, expected: Any) -> None:
     require_all_served(case, got)
     held: Counter[str] = Counter()
@@ -138,7 +119,7 @@ def judge_ahead(case: Case, got: Any, expected: Any) -> None:
 def _wrong_take(
     case: Case, name: str, mine: int, wanted: int, held: int, step: Any, right: Any
 ) -> str:
-    said = f"{name} takes {mine} block{'' if mine == 1 else 's'}, and it should be {wanted}: "
+    said = f"{name} takes {counted(mine, 'block')}, and it should be {wanted}: "
     if name in step.admitted:
         return said + "whoever comes in takes what its tokens need, and no more"
     if mine < wanted:
@@ -153,18 +134,6 @@ def _wrong_take(
 
 
 # -- 07.3: a fault at the end of a block --------------------------------------------------------
-
-
-def colleague(block_table: Sequence[int], context_len: int, block_size: int) -> list[int]:
-    """The slots that attention reads for a request of ``context_len`` tokens."""
-    num_pages = -(-context_len // block_size)
-    slots: list[int] = []
-    for page in range(num_pages):
-        last = page == num_pages - 1
-        filled = context_len % block_size if last else block_size
-        first = block_table[page] * block_size
-        slots += range(first, first + filled)
-    return slots
 
 
 READS: list[dict[str, Any]] = [
@@ -183,23 +152,6 @@ def read_all(case: Case, to_read: Any) -> list[list[int]]:
     ]
 
 
-def draw_reads(case: Case, reads: Sequence[Sequence[int]], title: str = "Read") -> Any:
-    """A row for each number of tokens: dark is read, red is there and not read."""
-    from toyserve.viz.style import THEMES, figure_of, new_axes
-
-    look, longest = THEMES["light"], case["longest"]
-    image = np.ones((longest, longest, 3))
-    for row, slots in enumerate(reads):
-        for position, slot in enumerate(slots_of(case["table"], range(row + 1), case["size"])):
-            image[row, position] = (0.2, 0.35, 0.55) if slot in slots else (0.8, 0.2, 0.1)
-    (ax,) = new_axes((7, 5.5), look)
-    edges = (0.5, longest + 0.5)
-    ax.imshow(image, interpolation="nearest", extent=(-0.5, longest - 0.5, *reversed(edges)))
-    ax.set(xlabel="position", ylabel="tokens in the request (its context length)")
-    ax.set_title(f"{title}: dark is read, red is not", loc="left", fontsize=11)
-    return figure_of(ax)
-
-
 def run_reads(case: Case, first_bad: Any, bad: Any, to_read: Any) -> Any:
     return {"first_bad": first_bad, "bad": bad, "reads": read_all(case, to_read)}
 
@@ -208,36 +160,30 @@ def judge_reads(case: Case, got: Any, expected: Any) -> str:
     shown = READS[0]
     wrong = [
         num
-        for num, slots in enumerate(read_all(shown, colleague), 1)
+        for num, slots in enumerate(read_all(shown, slots_read), 1)
         if slots != slots_of(shown["table"], range(num), shown["size"])
     ]
-    first, number = (require_number(got[name], name) for name in ("first_bad", "bad"))
-    if first == wrong[0] - 1:
-        raise Wrong(f"first_bad = {first:g}: with so many tokens all is read; count tokens from 1")
-    if first != wrong[0]:
-        raise Wrong(f"first_bad = {first:g}: which is the first row with red in it?")
-    if number != len(wrong):
-        raise Wrong(f"bad = {number:g}: that is not the number of rows with red in them")
+    exactly(got["first_bad"], wrong[0], "first_bad", (
+        (wrong[0] - 1, "is too few: with so many tokens all is read; count tokens from 1"),
+    ), otherwise="is not it: which is the first row with red in it?")  # fmt: skip
+    exactly(got["bad"], len(wrong), "bad", otherwise="is not the number of rows with red in them")
     if len(got["reads"]) != case["longest"]:
         raise Wrong("not every number of tokens was tried")
     for num, slots in enumerate(got["reads"], 1):
         right = slots_of(case["table"], range(num), case["size"])
         missing = [p for p, slot in enumerate(right) if slot not in slots]
+        so_many = counted(num, "token")
         if missing:
             raise Wrong(
-                f"with {_tokens(num)} position {missing[0]} is not read (missing: {len(missing)})",
+                f"with {so_many} position {missing[0]} is not read (missing: {len(missing)})",
                 lambda: draw_reads(case, got["reads"], "Yours"),
             )
         strange = [slot for slot in slots if slot not in right]
         if strange:
-            raise Wrong(f"with {_tokens(num)} slot {strange[0]} is read: no token of it lies there")
+            raise Wrong(f"with {so_many} slot {strange[0]} is read: no token of it lies there")
         if len(slots) != len(right):
-            raise Wrong(f"with {_tokens(num)} some slots are read twice")
+            raise Wrong(f"with {so_many} some slots are read twice")
     return "A rest of 0 means a full last block. Nothing crashes, and one block is forgotten."
-
-
-def _tokens(number: int) -> str:
-    return f"{number} token" if number == 1 else f"{number} tokens"
 
 
 # -- 07.4: predict, then measure ----------------------------------------------------------------
@@ -277,32 +223,23 @@ def _held(case: Case, answered: int) -> tuple[int, int]:
 
 def judge_office(case: Case, got: Any, expected: Any) -> str:
     size, step = case["block_size"], case["step"]
-    blocks, right = require_number(got["blocks"], "blocks_used"), expected["blocks"]
-    tokens = right * size - expected["empty"]
-    if blocks != right:
-        for wrong, words in (
-            (_held(case, 0)[0], "is for the prompts alone; each step adds a token"),
-            (-(-tokens // size), "puts all into one table; each has a last block of its own"),
-            (sum((p + step - 1) // size for _, _, p, _ in case["requests"]),
-             "counts full blocks; the last of each is there too"),
-            (_held(case, step)[0], "is a token per request too many: the newest has no KV yet"),
-        ):  # fmt: skip
-            if blocks == wrong:
-                raise Wrong(f"blocks_used = {blocks:g} {words}")
-        raise Wrong(f"blocks_used = {blocks:g} is too {'many' if blocks > right else 'few'}")
-    empty = require_number(got["empty"], "empty_slots")
-    if abs(empty - expected["empty"]) == len(case["requests"]):
-        raise Wrong(
-            f"empty_slots = {empty:g} is off by one per request: in step 1 the prompt is written, "
-            "in step 2 the first token of the answer"
-        )
-    if empty != expected["empty"]:
-        way = "too many" if empty > expected["empty"] else "too few"
-        raise Wrong(f"empty_slots = {empty:g} is {way}: slots of those blocks, less the tokens")
-    gain = require_number(got["gain"], "gain")
-    if abs(gain * expected["gain"] - 1) < 0.01 < abs(expected["gain"] - 1):
-        raise Wrong(f"gain = {gain:.3g} is the wrong way round: reserved time over paged time")
-    close(gain, expected["gain"], "`gain` (time with reserved memory over time with pages)")
+    right, empty = expected["blocks"], expected["empty"]
+    tokens, num = right * size - empty, len(case["requests"])
+    exactly(got["blocks_used"], right, "blocks_used", (
+        (_held(case, 0)[0], "is for the prompts alone; each step adds a token"),
+        (-(-tokens // size), "puts all into one table; each has a last block of its own"),
+        (sum((p + step - 1) // size for _, _, p, _ in case["requests"]),
+         "counts full blocks; the last of each is there too"),
+        (_held(case, step)[0], "is a token per request too many: the newest has no KV yet"),
+    ))  # fmt: skip
+    late = ("is off by one per request: in step 1 the prompt is written, in step 2 the first token "
+            "of the answer")  # fmt: skip
+    exactly(got["empty_slots"], empty, "empty_slots", ((empty + num, late), (empty - num, late)),
+            hint="Slots of those blocks, less the tokens")  # fmt: skip
+    what = "`gain` (time with reserved memory over time with pages)"
+    close(got["gain"], expected["gain"], what, (
+        (1 / expected["gain"], "is the wrong way round: reserved time over paged time"),
+    ), near=0.01)  # fmt: skip
     return (
         f"{right} blocks for five, {expected['empty']} slots empty; and the crowd is done "
         f"{expected['gain']:.2f} × as fast, because more of it fits at once."
@@ -336,10 +273,8 @@ def size_costs(case: Case, block_size: int) -> tuple[float, int]:
 
 
 def judge_size(case: Case, got: Any, expected: Any) -> str:
-    size = require_number(got, "block_size")
-    if size != int(size) or not 1 <= size <= 2048:
-        raise Wrong(f"block_size = {size:g}: it is a whole number of slots, from 1 to 2048")
-    empty, entries = size_costs(case, int(size))
+    size = require_whole(got, "block_size (in slots)", 1, 2048)
+    empty, entries = size_costs(case, size)
     if empty > case["empty"]:
         raise Wrong(
             f"with blocks of {size:g} {empty:.1%} of what is taken is empty, and at most "
@@ -357,11 +292,8 @@ PARTS = [
     Part("07.1", "as few pieces as possible", ("pieces",), run_walk, judge_walk, WALKS),
     Part("07.2", "one block ahead", ("AheadKV",), run_ahead, judge_ahead, AHEAD),
     Part("07.3", "a fault at the end of a block", ("first_bad", "bad", "to_read"),
-         run_reads, judge_reads, READS),
-    Part("07.4", "predict, then measure", ("blocks_used", "empty_slots", "gain"),
-         lambda case, blocks_used, empty_slots, gain: {
-             "blocks": blocks_used, "empty": empty_slots, "gain": gain},
-         judge_office, lambda seed: [office(seed)], truth=true_office),
-    Part("07.5", "how large is a page", ("block_size",), lambda case, block_size: block_size,
-         judge_size, lambda seed: [library(seed)], truth=lambda case: None),
+         run_reads, judge_reads, READS, by_property),
+    prediction("07.4", "predict, then measure", ("blocks_used", "empty_slots", "gain"),
+               office, true_office, judge_office),
+    tuning("07.5", "how large is a page", "block_size", library, judge_size),
 ]  # fmt: skip

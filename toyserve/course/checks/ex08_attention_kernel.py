@@ -11,15 +11,19 @@ from typing import Any
 import numpy as np
 
 from toyserve.costs import StepBreakdown, StepShape, cost_model
-from toyserve.course.checks.part import Case, Part, Picture, Wrong
-from toyserve.course.checks.runs import close, require_number
-
-NEAR = 2e-4  # an answer in float32 is as good
-
-
-def is_near(got: Any, wanted: Any) -> bool:
-    return bool(np.allclose(got, wanted, rtol=NEAR, atol=NEAR))
-
+from toyserve.course.checks.kinds import by_property, prediction
+from toyserve.course.checks.numbers import close, require_number, require_whole
+from toyserve.course.checks.part import Case, Part, Wrong
+from toyserve.course.checks.wrong_kernels import (
+    NEAR,
+    SIGNS,
+    broken,
+    drawn,
+    error_map,
+    is_near,
+    pretend,
+    problem,
+)
 
 # -- 08.1: merge the parts of one context -------------------------------------------------------
 
@@ -109,22 +113,6 @@ ATTENDS = [
 ]  # fmt: skip
 
 
-def problem(case: Case) -> dict[str, Any]:
-    """Queries, pools and tables of a case. Unowned slots hold what some earlier request left."""
-    rng, size = np.random.default_rng(case["seed"]), case["block_size"]
-    pages = [-(-n // size) for n in case["seq_lens"]]
-    ends, blocks = np.cumsum(pages), rng.permutation(sum(pages) + 3).tolist()
-    pool = (len(blocks), size, case["kv_heads"], case["dim"])
-    return {
-        "q": rng.normal(0, 1.5, (sum(case["new"]), case["heads"], case["dim"])),
-        "k": rng.normal(0, 1.5, pool),
-        "v": rng.normal(0, 1.5, pool),
-        "table": [blocks[end - n : end] for n, end in zip(pages, ends.tolist(), strict=True)],
-        "query_start": [0, *np.cumsum(case["new"]).tolist()],
-        "seq_lens": list(case["seq_lens"]),
-    }
-
-
 def run_attend(case: Case, attend: Any) -> Any:
     p, loads = problem(case), []
 
@@ -140,58 +128,18 @@ def run_attend(case: Case, attend: Any) -> Any:
     return {"out": out, "loads": loads}
 
 
-def pretend(
-    case: Case, *, sees: Any = None, row: Any = None, head: Any = None, scale: float | None = None
-) -> Any:
-    """A wrong kernel's answer. sees(length, index of the new token): the positions it looks at;
-    row(sequence): whose block table; head(query head): which KV head."""
-    p, size, share = problem(case), case["block_size"], case["heads"] // case["kv_heads"]
-    out = np.full(p["q"].shape, np.nan)
-    for s, length in enumerate(p["seq_lens"]):
-        blocks = np.array(p["table"][row(s) if row else s])
-        for i in range(case["new"][s]):
-            at = np.array(sees(length, i) if sees else range(length), dtype=int)
-            query = p["q"][p["query_start"][s] + i]
-            keys, values = (p[x][blocks[at // size % len(blocks)], at % size] for x in ("k", "v"))
-            for h in range(case["heads"] if len(at) else 0):
-                kv = head(h) if head else h // share
-                scores = keys[:, kv] @ query[h] * (scale or case["dim"] ** -0.5)
-                weights = np.exp(scores - scores.max())
-                out[p["query_start"][s] + i, h] = weights @ values[:, kv] / weights.sum()
-    return out
-
-
-FAULTS: dict[str, Any] = {
-    "no mask": lambda size, kv: {"sees": lambda length, i: range(-(-length // size) * size)},
-    "no scale": lambda size, kv: {"scale": 1.0},
-    "last page": lambda size, kv: {"sees": lambda length, i: range(length // size * size)},
-    "first table": lambda size, kv: {"row": lambda s: 0},
-    "wrong KV head": lambda size, kv: {"head": lambda h: h % kv},
-}
-
-
-def broken(case: Case, fault: str) -> Any:
-    return pretend(case, **FAULTS[fault](case["block_size"], case["kv_heads"]))
-
-
-SIGNS = {
-    "no scale": "that is attention without the division by √dim",
-    "no mask": "slots behind the last token are read: they hold what an earlier request left there",
-    "last page": "the last page, which is only partly full, is skipped",
-    "first table": "every sequence walks along the block table of the first one",
-    "wrong KV head": "query head h takes KV head h modulo their number; neighbours share a KV head",
-}
-
-
 def judge_attend(case: Case, got: Any, expected: Any) -> str:
     out, wanted = np.array(got["out"], dtype=float), np.array(expected["out"])
     if out.shape != wanted.shape:
         raise Wrong(f"it must return an array of the form {wanted.shape}; it has {out.shape}")
     p = problem(case)
     if not is_near(out, wanted):
-        raise Wrong(_what_is_wrong(case, p, got["loads"], out, wanted), _error_map(out, wanted))
-    mine = Counter(block for blocks in p["table"] for block in blocks)
-    for block, times in sorted(Counter(got["loads"]).items()):
+        raise Wrong(_what_is_wrong(case, p, got["loads"], out, wanted), error_map(out, wanted))
+    mine, loads = Counter(block for blocks in p["table"] for block in blocks), Counter(got["loads"])
+    missing = sorted(set(mine) - set(loads))
+    if missing:
+        raise Wrong(f"the numbers are right, but block {missing[0]} was never fetched with load")
+    for block, times in sorted(loads.items()):
         if times > mine[block]:
             raise Wrong(
                 f"the numbers are right, but block {block} is fetched {times} times, and once is "
@@ -223,61 +171,7 @@ def _what_is_wrong(case: Case, p: Any, loads: Any, out: Any, wanted: Any) -> str
     )
 
 
-def _error_map(out: Any, wanted: Any) -> Picture:
-    def draw() -> Any:
-        from toyserve.viz.style import THEMES, new_axes
-
-        (ax,) = new_axes((5, 1.2 + 0.22 * len(out)), THEMES["light"])
-        _heat(ax, _error(out, wanted), "Error: dark is right, bright is wrong")
-        ax.set(ylabel="new token (row of q)", xlabel="query head")
-        return ax.figure
-
-    return draw
-
-
-def _heat(ax: Any, error: Any, title: str) -> None:
-    ax.imshow(error, vmin=0, vmax=1.2, cmap="magma", aspect="auto")
-    ax.set_title(title, loc="left", fontsize=10)
-    ax.set_xticks(range(error.shape[1]))
-
-
-def _error(out: Any, wanted: Any) -> Any:
-    """How far off, as a share of the right answer, per row of q and head; 9 for no answer."""
-    error = np.linalg.norm(out - wanted, axis=2) / np.linalg.norm(wanted, axis=2)
-    return np.nan_to_num(error, nan=9)
-
-
 # -- 08.3: five error pictures ------------------------------------------------------------------
-
-LAUNCH: dict[str, Any] = {
-    "seq_lens": list(range(32, 0, -1)), "new": [1] * 32, "heads": 8, "kv_heads": 2, "dim": 16,
-    "block_size": 8, "seed": 8,
-}  # fmt: skip
-
-
-def _drawn(seed: int) -> dict[str, str]:
-    """Which kernel is drawn in which picture."""
-    order = np.random.default_rng(800 + seed).permutation(sorted(FAULTS))
-    return dict(zip("PQRST", order.tolist(), strict=True))
-
-
-def error_maps(seed: int) -> dict[str, Any]:
-    """The pictures' numbers, [32 sequences, 8 heads] for each letter; 0 is right, 9 no answer."""
-    right = pretend(LAUNCH)
-    return {name: _error(broken(LAUNCH, fault), right) for name, fault in _drawn(seed).items()}
-
-
-def error_pictures(seed: int) -> Any:
-    """Five kernels, the same launch: 32 decodes of 32, 31, … 1 tokens in blocks of 8."""
-    from toyserve.viz.style import THEMES, new_axes
-
-    axes = new_axes((10, 5), THEMES["light"], num_columns=5)
-    for ax, (letter, error) in zip(axes, error_maps(seed).items(), strict=True):
-        _heat(ax, error, letter)
-        ax.set_xlabel("query head")
-        ax.set_yticks(range(0, 32, 4), [str(32 - row) for row in range(0, 32, 4)])
-    axes[0].set_ylabel("tokens of the sequence (the first has 32)")
-    return axes[0].figure
 
 
 LOOKS_LIKE = {
@@ -320,36 +214,28 @@ def true_bytes(case: Case) -> Any:
     bill = bill_of(case)
     gathered = bill.time + 2 * bill.attention.memory_time
     return {
-        "gb": bill.attention.num_bytes / 1e9,
+        "kv_gb": bill.attention.num_bytes / 1e9,
         "share": bill.attention.time / bill.time,
         "slower": gathered / bill.time,
     }
 
 
 def judge_bytes(case: Case, got: Any, expected: Any) -> str:
-    right = expected["gb"]
-    gb = require_number(got["gb"], "your kv_gb")
-    for factor, words in (
-        (1 / 32, "is one layer; the model has 32"),
-        (0.5, "is K alone, or one byte per number"),
-        (4, "counts 32 heads; K and V have 8, which the query heads share"),
-        (3, "is what gathering moves: read, write, read"),
-        (1e9 / 2**30, "counts in 2^30 bytes; a GB is 10^9 here"),
-        (1 / case["users"], "is one user's"),
-    ):
-        if abs(gb - factor * right) <= 0.01 * factor * right:
-            raise Wrong(f"your kv_gb = {gb:.4g} {words}")
-    close(gb, right, "your kv_gb", unit="GB")
-    share = require_number(got["share"], "your share")
-    if 1 < share <= 100 and abs(share - 100 * expected["share"]) < 1:
-        raise Wrong(f"your share = {share:g} looks like per cent; it must be between 0 and 1")
-    close(share, expected["share"], "your share")
-    slower = require_number(got["slower"], "your slower")
-    if abs(slower - 3) < 0.01:
-        raise Wrong(
-            "your slower = 3 is attention alone; the weights are read once, gathering or not"
-        )
-    close(slower, expected["slower"], "your slower")
+    right, share, slower = (expected[name] for name in ("kv_gb", "share", "slower"))
+    close(got["kv_gb"], right, "your kv_gb", (
+        (right / 32, "is one layer; the model has 32"),
+        (right / 2, "is K alone, or one byte per number"),
+        (4 * right, "counts 32 heads; K and V have 8, which the query heads share"),
+        (3 * right, "is what gathering moves: read, write, read"),
+        (right * 1e9 / 2**30, "counts in 2^30 bytes; a GB is 10^9 here"),
+        (right / case["users"], "is one user's"),
+    ), unit="GB", near=0.01)  # fmt: skip
+    close(got["share"], share, "your share", (
+        (100 * share, "looks like per cent; it must be between 0 and 1"),
+    ), near=0.02)  # fmt: skip
+    close(got["slower"], slower, "your slower", (
+        (3, "is attention alone; the weights are read once, gathering or not"),
+    ), near=0.005)  # fmt: skip
     return f"{right:.1f} GB for one token each: that is why attention must not copy."
 
 
@@ -379,8 +265,7 @@ SPLITS = [
 
 
 def judge_splits(case: Case, got: Any, expected: Any) -> str:
-    if type(got) is not int or not 1 <= got <= 64:
-        raise Wrong(f"it must return a whole number from 1 to 64; yours is {got!r}")
+    got = require_whole(got, "what it returns", 1, 64)
     where = (case["users"], case["context"])
     times = {n: split_us(*where, n) for n in range(1, 65)}
     limit = 1.05 * min(times.values())
@@ -405,11 +290,10 @@ PARTS = [
     Part("08.2", "a chunk over a block table", ("attend",), run_attend, judge_attend, ATTENDS),
     Part("08.3", "five error pictures", ("faults",), lambda case, faults: faults, judge_pictures,
          lambda seed: [{"what": "your five pictures", "seed": seed}],
-         truth=lambda case: _drawn(case["seed"])),
-    Part("08.4", "what a copy costs", ("kv_gb", "share", "slower"),
-         lambda case, gb, share, slower: {"gb": gb, "share": share, "slower": slower},
-         judge_bytes, lambda seed: [decode_step(seed)], truth=true_bytes),
+         truth=lambda case: drawn(case["seed"])),
+    prediction("08.4", "what a copy costs", ("kv_gb", "share", "slower"),
+               decode_step, true_bytes, judge_bytes),
     Part("08.5", "how many parts", ("choose_splits",),
          lambda case, choose_splits: choose_splits(case["users"], case["context"]),
-         judge_splits, SPLITS, truth=lambda case: None),
+         judge_splits, SPLITS, by_property),
 ]  # fmt: skip

@@ -6,15 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from toyserve.course.checks.colleague import ByPromise
+from toyserve.course.checks.kinds import tuning
+from toyserve.course.checks.numbers import exactly, require_number, slip
 from toyserve.course.checks.part import Case, Part, Wrong
-from toyserve.course.checks.runs import (
-    one_timeline,
-    require_all_served,
-    require_number,
-    same_schedule,
-    serve,
-)
+from toyserve.course.checks.pictures import one_timeline
+from toyserve.course.checks.runs import lettered, require_all_served, same_schedule, serve
 from toyserve.policies import FCFS, FairShare, Priority, ShortestFirst
+from toyserve.request import Request
 from toyserve.schedulers import ContinuousScheduler
 
 
@@ -68,10 +67,7 @@ def _order(run: Any) -> list[str]:
 
 def classes(*numbers: int, gap: float = 0.05, answer: int = 12) -> list[list[Any]]:
     """Requests A, B, … of these priority classes, ``gap`` seconds apart."""
-    return [
-        [chr(65 + i), round(gap * i, 3), 4, answer, {"priority": number}]
-        for i, number in enumerate(numbers)
-    ]
+    return lettered(((4, answer, {"priority": number}) for number in numbers), gap)
 
 
 AGES = [
@@ -84,20 +80,30 @@ AGES = [
 ]  # fmt: skip
 
 
+AGED = {"aging": 30, "old": 3, "urgent": 1}  # what 10.2 asks about
+
+
+def true_latest() -> int:
+    """The first second in which whoever comes no longer gets ahead, by the library's own aging."""
+    rule = Priority(AGED["aging"], displacing=False)
+    old = Request("old", [1], priority=AGED["old"])
+    for second in range(1000):
+        urgent = Request("urgent", [1], arrival_time=second, priority=AGED["urgent"])
+        if rule.next([old, urgent], second) is old:
+            return second
+    raise RuntimeError("it gets ahead for ever")
+
+
 def run_ages(case: Case, latest: Any, cls: Any) -> Any:
     run = serve(case, ContinuousScheduler(case["slots"]), policy=cls(case["aging"]))
     return {"latest": latest, "run": run}
 
 
 def judge_ages(case: Case, got: Any, expected: Any) -> str:
-    number = require_number(got["latest"], "latest")
-    if number == 30:
-        raise Wrong("latest = 30 s is what *one* class is worth. How many lie between the two?")
-    if number == 90:
-        raise Wrong("latest = 90 s counts from class 0, but the urgent one is of class 1")
-    if number != expected["latest"]:
-        way = "long" if number > expected["latest"] else "short"
-        raise Wrong(f"latest = {number:g} s is too {way}")
+    exactly(got["latest"], true_latest(), "latest", (
+        (AGED["aging"], "is what *one* class is worth. How many lie between the two?"),
+        (AGED["aging"] * AGED["old"], "counts from class 0, but the urgent one is of a class, too"),
+    ), otherwise="s is not the moment in which they stand level")  # fmt: skip
     run, right = require_all_served(case, got["run"]), expected["run"]
     strict = serve(case, ContinuousScheduler(case["slots"]), policy=Priority(1e9, displacing=False))
     if _order(run) == _order(strict) != _order(right):
@@ -151,37 +157,18 @@ def judge_pays(case: Case, got: Any, expected: Any) -> None:
         queue = (one.first_scheduled_time or 0.0) - one.arrival_time
         queued[one.user] = max(queued[one.user], queue)
         everyone[one.user].append(one.token_times[0] - one.arrival_time)
-    for user, right in expected.items():
+    for user, right in sorted(expected.items()):
         number = require_number(got[user], f"the wait of {user}")
-        if abs(number - right) <= 1e-6 + 1e-3 * right:
-            continue
-        for wrong, words in (
-            (queued[user], "is the time in the queue; the first token comes a prefill later"),
-            (float(np.mean(everyone[user])), "is a mean; the longest is asked for"),
-            (1e3 * right, "looks like milliseconds; seconds are asked for"),
-        ):
-            if abs(number - wrong) <= 1e-3 * wrong:
-                raise Wrong(f"{user}: {number:.4g} {words}")
-        raise Wrong(f"{user}: {number:.4g} s is not the longest wait for a first token")
+        if abs(number - right) > 1e-6 + 1e-3 * right:
+            said = slip(number, (
+                (queued[user], "is the time in the queue; the first token comes a prefill later"),
+                (float(np.mean(everyone[user])), "is a mean; the longest is asked for"),
+                (1e3 * right, "looks like milliseconds; seconds are asked for"),
+            )) or "s is not the longest wait for a first token"  # fmt: skip
+            raise Wrong(f"{user}: {number:.4g} {said}")
 
 
 # -- 10.4: a fault in the books -----------------------------------------------------------------
-
-
-class ByPromise(FCFS):
-    """The colleague's counter: it charges what a user *declares*, once, when a request comes in."""
-
-    def __init__(self) -> None:
-        self.counters: dict[str, float] = {}
-
-    def charge(self, user: str, points: float) -> None:
-        self.counters[user] = self.counters.get(user, 0) + points
-
-    def next(self, waiting: Any, now: float) -> Any:
-        return sorted(waiting, key=lambda r: self.counters.get(r.user, 0))[0]
-
-    def on_admit(self, request: Any, now: float) -> None:
-        self.charge(request.user, request.num_prompt_tokens + 2 * request.params.max_tokens)
 
 
 def declaring(num: int, answer: int = 20, declared: int = 400) -> list[list[Any]]:
@@ -205,19 +192,17 @@ HONEST = [
 
 def run_honest(case: Case, who: Any, cls: Any) -> Any:
     run = serve(case, ContinuousScheduler(case["slots"]), policy=cls())
-    return {"who": who, "run": run}
+    return {"pays": who, "run": run}
 
 
 def judge_honest(case: Case, got: Any, expected: Any) -> str:
-    if got["who"] != "dora":
+    promised = serve(BOOKS, ContinuousScheduler(BOOKS["slots"]), policy=ByPromise())
+    if got["pays"] != max(("dora", "eve"), key=lambda user: _mean_wait(promised, user)):
         raise Wrong(
-            f"`pays` is {got['who']!r}. Whose rows in the picture are grey until the other one has "
-            "nothing left to ask?"
+            f"`pays` is {got['pays']!r}. Whose rows in the picture are grey until the other one "
+            "has nothing left to ask?"
         )
-    run, right = got["run"], expected["run"]
-    for name, _, _, answer, *_ in case["requests"]:
-        if name not in run.requests or len(run.requests[name].token_times) != answer:
-            raise Wrong(f"request {name} is not served to its end")
+    run, right = require_all_served(case, got["run"]), expected["run"]
     for user in ("dora", "eve"):
         wait, fair = (_mean_wait(r, user) for r in (run, right))
         if wait > 1.15 * fair:
@@ -284,11 +269,10 @@ def judge_tiers(case: Case, got: Any, expected: Any) -> str:
 PARTS = [
     Part("10.1", "shares that are not equal", ("WeightedShare",),
          run_weights, judge_weights, WEIGHTS),
-    Part("10.2", "growing old", ("latest", "Aging"), run_ages, judge_ages, AGES),
+    Part("10.2", "growing old", ("latest", "Aging"), run_ages, judge_ages, AGES, expects=("run",)),
     Part("10.3", "who pays", ("longest_waits",),
          lambda case, longest_waits: longest_waits(office_run(case)), judge_pays, PAYS),
-    Part("10.4", "a fault in the books", ("pays", "Honest"), run_honest, judge_honest, HONEST),
-    Part("10.5", "what is a gold user worth", ("weight",),
-         lambda case, weight: weight, judge_tiers, lambda seed: [tiers(seed)],
-         truth=lambda case: None),
+    Part("10.4", "a fault in the books", ("pays", "Honest"), run_honest, judge_honest, HONEST,
+         expects=("run",)),
+    tuning("10.5", "what is a gold user worth", "weight", tiers, judge_tiers),
 ]  # fmt: skip

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from toyserve.clock import VirtualClock
-from toyserve.costs import cost_model
+from toyserve.course.checks.kinds import prediction, tuning
+from toyserve.course.checks.load_tests import LOGS, breath, log_of, log_picture, true_breath
+from toyserve.course.checks.numbers import close, require_number, slip, way
 from toyserve.course.checks.part import Case, Part, Picture, Wrong
-from toyserve.course.checks.runs import close, require_number, serve
-from toyserve.engine import Engine
-from toyserve.kv import PagedKV
+from toyserve.course.checks.runs import serve
 from toyserve.recording import Recording, RequestRecord
-from toyserve.request import Request
-from toyserve.runners import SimulatedRunner, TimedRunner
 from toyserve.schedulers import ChunkedScheduler, ContinuousScheduler
 from toyserve.workload import Lengths, burst, poisson
-from toyserve.workload_types import Workload, WorkloadRequest
+from toyserve.workload_types import Workload
 
 
 def rows_of(work: Workload) -> list[list[Any]]:
@@ -59,23 +56,18 @@ def judge_good(case: Case, got: Any, expected: Any) -> None:
     def rate(start: str = "arrival_time", fewer: int = 1, single: bool = True) -> float:
         return sum(_in_time(case, r, start, fewer, single) for r in records) / seconds
 
-    unqueued = rate(start="first_scheduled_time")
-    for wrong, words in (
+    everybody, unqueued = len(records) / seconds, rate(start="first_scheduled_time")
+    both = "counts everybody, or leaves the queue out: a user waits from the arrival"
+    said = slip(number, (
         (expected * seconds, "is a number of requests; per second is asked for"),
         (expected * seconds / len(records), "is a share of the requests; per second is asked for"),
-        (
-            len(records) / seconds if unqueued == len(records) / seconds else -1.0,
-            "counts everybody, or leaves the queue out: a user waits from the arrival",
-        ),
+        (everybody if unqueued == everybody else -1.0, both),
         (unqueued, "leaves the queue out: a user waits from the arrival"),
-        (len(records) / seconds, "counts everybody, whether or not they were served in time"),
+        (everybody, "counts everybody, whether or not they were served in time"),
         (rate(single=False), "leaves out who asked for one token; nobody can miss a pace with it"),
         (rate(fewer=0), "divides by the tokens; between 5 tokens there are 4 gaps"),
-    ):
-        if abs(number - wrong) <= 1e-3 * wrong:
-            raise Wrong(f"goodput(…) = {number:.4g} {words}")
-    way = "too high" if number > expected else "too low"
-    raise Wrong(f"goodput(…) = {number:.4g} requests/s is {way}")
+    )) or f"requests/s {way(number, expected, high='is too high', low='is too low')}"  # fmt: skip
+    raise Wrong(f"goodput(…) = {number:.4g} {said}")
 
 
 def _in_time(case: Case, one: RequestRecord, start: str, fewer: int, single: bool) -> bool:
@@ -152,109 +144,22 @@ def judge_edge(case: Case, got: Any, expected: Any) -> None:
 
 # -- 11.3: the load test that holds its breath --------------------------------------------------
 
-LOGS: list[dict[str, Any]] = [
-    {"what": "three requests, all sent as planned", "log": [
-        {"planned": 0.1 * i, "sent": 0.1 * i, "first_token": 0.1 * i + wait}
-        for i, wait in enumerate((0.02, 0.03, 0.02))]},
-    {"what": "a server that stands still for two seconds, and one client", "log": [
-        {"planned": 0.0, "sent": 0.0, "first_token": 2.0},
-        *({"planned": i / 2, "sent": 2 + 0.1 * i, "first_token": 2.02 + 0.1 * i}
-          for i in range(1, 5))]},
-]  # fmt: skip
-
-
-def breath(seed: int) -> dict[str, Any]:
-    """The learner's own load test: when long documents come in between, and how long they are."""
-    rng = np.random.default_rng(seed)
-    start = float(rng.uniform(6, 14))
-    papers = [[start + 0.01 * i, int(rng.integers(5000, 8000))] for i in range(3)]
-    return {"what": "your load test", "papers": papers}
-
-
-def log_of(case: Case) -> list[dict[str, float]]:
-    """Two clients are to send 250 small requests, one every 0.1 s. When each was planned and sent,
-    and when its first token came, in seconds."""
-    if "log" in case:
-        return list(case["log"])
-    plan = [0.1 * i for i in range(250)]
-    small = [WorkloadRequest(f"q{i}", t, 20, 3) for i, t in enumerate(plan)]
-    papers = [WorkloadRequest(f"p{i}", t, n, 3) for i, (t, n) in enumerate(case["papers"])]
-    run = _two_clients(small, papers)
-    records = [run.requests[f"q{i}"] for i in range(250)]
-    return [
-        {"planned": t, "sent": r.arrival_time, "first_token": r.token_times[0]}
-        for t, r in zip(plan, records, strict=True)
-    ]
-
-
-def _two_clients(small: list[WorkloadRequest], papers: list[WorkloadRequest]) -> Recording:
-    """Each client sends its next request as planned, but not before it has its last answer."""
-    work, others = Workload("plan", tuple(small)), Workload("papers", tuple(papers))
-    clock, lens = VirtualClock(), {**work.output_lens, **others.output_lens}
-    runner = TimedRunner(SimulatedRunner(lens), cost_model("l4", "llama-3-8b"), clock)
-    engine = Engine(scheduler=ContinuousScheduler(16), kv=PagedKV(4000), runner=runner, clock=clock)
-    todo: Iterator[Request] = iter(work.requests_for_engine())
-
-    def send_next(step: Any) -> None:
-        for name in step.finished:
-            request = next(todo, None) if name.startswith("q") else None
-            if request is not None:
-                request.arrival_time = max(request.arrival_time, clock.now())
-                engine.add_request(request)
-
-    engine.on_step.append(send_next)
-    return engine.run([next(todo), next(todo), *others.requests_for_engine()])
-
-
-def log_picture(log: list[dict[str, float]]) -> Any:
-    """The load test's own picture: a dot per request, when it was sent and how long it waited."""
-    from toyserve.viz.style import THEMES, new_axes
-
-    look = THEMES["light"]
-    (ax,) = new_axes((9, 3.2), look)
-    sent = np.array([entry["sent"] for entry in log])
-    first = np.array([entry["first_token"] for entry in log])
-    ax.plot(sent, 1e3 * (first - sent), ".", color=look.series[0])
-    ax.set(xlabel="time of sending (s)", ylabel="wait (ms)", yscale="log")
-    ax.set_title("One dot per request. Where are dots missing?", loc="left", fontsize=11)
-    return ax.figure
-
-
-def true_breath(case: Case) -> dict[str, float]:
-    table = np.array([[e["planned"], e["sent"], e["first_token"]] for e in log_of(case)])
-    planned, sent, first = table.T
-    return {
-        "silence": float(np.diff(np.sort(sent)).max()),
-        "p99": float(np.percentile(first - planned, 99)),
-        "his": float(np.percentile(first - sent, 99)),
-        "late": float(np.percentile(sent - planned, 99)),
-        "mean": float((first - planned).mean()),
-    }
-
 
 def judge_breath(case: Case, got: Any, expected: Any) -> str | None:
-    number, right = require_number(got["p99"], "honest_p99(log)"), expected["p99"]
-    for wrong, words in (
+    right = expected["p99"]
+    close(got["p99"], right, "honest_p99(log)", (
         (expected["his"], "is the colleague's own: from the time of sending"),
         (expected["late"], "is how late they were sent; the answer takes time, too"),
         (expected["mean"], "is a mean"),
         (1e3 * right, "looks like milliseconds; seconds are asked for"),
-    ):
-        if abs(number - wrong) <= 1e-3 * wrong and abs(number - right) > 0.01 * right:
-            raise Wrong(f"honest_p99(log) = {number:.4g} {words}", _log_drawer(case))
-    close(number, right, "honest_p99(log)", unit="s")
+    ), unit="s", picture=_log_drawer(case))  # fmt: skip
     if case["what"] != "your load test":
         return None
-    silence = require_number(got["silence"], "silence")
-    if abs(silence - 0.1) < 0.02:
-        raise Wrong(f"silence = {silence:g} is the plan. Was it kept?", _log_drawer(case))
-    if abs(silence - 1e3 * expected["silence"]) < 100 * expected["silence"]:
-        raise Wrong(f"silence = {silence:g} looks like milliseconds; seconds are asked for")
-    if abs(silence - expected["silence"]) > 0.12 * expected["silence"]:
-        raise Wrong(
-            f"silence = {silence:g} s is not the widest gap between two neighbouring dots",
-            _log_drawer(case),
-        )
+    close(got["silence"], expected["silence"], "silence", (
+        (0.1, "is the plan. Was it kept?"),
+        (1e3 * expected["silence"], "looks like milliseconds; seconds are asked for"),
+    ), rel=0.12, unit="s", near=0.1, picture=_log_drawer(case),
+       otherwise="is not the widest gap between two neighbouring dots")  # fmt: skip
     return f"p99 is {right:.2f} s, and the load test said {expected['his']:.2f} s."
 
 
@@ -307,25 +212,19 @@ def true_house(case: Case) -> dict[str, float]:
 
 
 def judge_house(case: Case, got: Any, expected: Any) -> str:
-    inside = require_number(got["in_house"], "in_house")
-    if abs(inside - expected["queue"]) < 0.01 * expected["queue"]:
-        raise Wrong(f"in_house = {inside:.3g} is the queue alone; whoever is being served counts")
-    close(inside, expected["in_house"], "in_house")
-    busy = require_number(got["busy"], "busy")
-    for wrong, words in (
-        (expected["in_house"] / case["slots"], "counts those in the queue as if they had a slot"),
-        (expected["busy"] * case["slots"], "is a number of slots; a share of all is asked for"),
-        (100 * expected["busy"], "is in per cent; a share (0 to 1) is asked for"),
-    ):
-        if abs(busy - wrong) < 0.005 * wrong and abs(busy - expected["busy"]) > 0.01:
-            raise Wrong(f"busy = {busy:.3g} {words}")
-    close(busy, expected["busy"], "busy")
-    dollars = require_number(got["dollars"], "dollars")
-    for factor, words in ((3600, "takes an hour for a second"), (1e-6, "is for one token")):
-        wrong = factor * expected["dollars"]
-        if abs(dollars - wrong) < 0.02 * wrong:
-            raise Wrong(f"dollars = {dollars:.3g} {words}")
-    close(dollars, expected["dollars"], "dollars (per million answer tokens)")
+    inside, busy, dollars = (expected[name] for name in ("in_house", "busy", "dollars"))
+    close(got["in_house"], inside, "in_house", (
+        (expected["queue"], "is the queue alone; whoever is being served counts"),
+    ), near=0.01)  # fmt: skip
+    close(got["busy"], busy, "busy", (
+        (inside / case["slots"], "counts those in the queue as if they had a slot"),
+        (busy * case["slots"], "is a number of slots; a share of all is asked for"),
+        (100 * busy, "is in per cent; a share (0 to 1) is asked for"),
+    ), near=0.005)  # fmt: skip
+    close(got["dollars"], dollars, "dollars (per million answer tokens)", (
+        (3600 * dollars, "takes an hour for a second"),
+        (dollars / 1e6, "is for one token"),
+    ), near=0.02)  # fmt: skip
     close(got["measured"], expected["in_house"], "`measured` (the average over time)", rel=0.04)
     return (
         f"{expected['in_house']:.1f} in the house; a million tokens cost ${expected['dollars']:.2f}"
@@ -383,11 +282,7 @@ PARTS = [
          lambda case, silence, honest_p99: {
              "silence": silence, "p99": honest_p99(log_of(case))},
          judge_breath, lambda seed: [*LOGS, breath(seed)], truth=true_breath),
-    Part("11.4", "how many are in the house", ("in_house", "busy", "dollars", "measured"),
-         lambda case, in_house, busy, dollars, measured: {
-             "in_house": in_house, "busy": busy, "dollars": dollars, "measured": measured},
-         judge_house, lambda seed: [house(seed)], truth=true_house),
-    Part("11.5", "more throughput, or a calmer stream", ("token_budget",),
-         lambda case, token_budget: token_budget,
-         judge_rush, lambda seed: [rush(seed)], truth=lambda case: None),
+    prediction("11.4", "how many are in the house", ("in_house", "busy", "dollars", "measured"),
+               house, true_house, judge_house),
+    tuning("11.5", "more throughput, or a calmer stream", "token_budget", rush, judge_rush),
 ]  # fmt: skip

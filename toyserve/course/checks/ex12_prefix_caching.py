@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
 
-from toyserve.clock import VirtualClock
-from toyserve.costs import cost_model
-from toyserve.course.checks.part import Case, Part, Picture, Wrong
-from toyserve.course.checks.runs import close, require_number
-from toyserve.engine import Engine
-from toyserve.kv import PagedKV
-from toyserve.kv.prefix import SharingPool
-from toyserve.runners import SimulatedRunner, TimedRunner
-from toyserve.schedulers import ContinuousScheduler
-from toyserve.workload_types import Workload, WorkloadRequest
+from toyserve.course.checks.colleague import ForgetsBeginnings
+from toyserve.course.checks.kinds import prediction, tuning
+from toyserve.course.checks.numbers import close, exactly, require_number, require_whole
+from toyserve.course.checks.part import Case, Part, Wrong
+from toyserve.course.checks.prefix_runs import (
+    asks,
+    hit_bars,
+    hit_rate,
+    hits_of,
+    kept_and_found,
+    mean_ttft,
+    prompts_of,
+    serve_cached,
+    without_cache,
+)
 
 # -- 12.1: what is found ------------------------------------------------------------------------
 
@@ -93,55 +97,6 @@ def judge_finds(case: Case, got: Any, expected: Any) -> str:
 # -- a server whose prefix cache is the learner's -----------------------------------------------
 
 
-def serve_cached(case: Case, pool: Any = SharingPool) -> tuple[Any, Any]:
-    """One request after the other on an H100's clock; returns (recording, the pool afterwards).
-
-    A request of a case: [name of the beginning, its tokens, tokens of one's own]. A pool other than
-    the library's has its books checked after every step.
-    """
-    kv = PagedKV(case["blocks"], 16, prefix_caching=True)
-    kv.sharing = kv.pool = pool(case["blocks"], 16)
-    work, clock = prompts_of(case), VirtualClock()
-    runner = TimedRunner(SimulatedRunner(work.output_lens), cost_model("h100", "llama-3-8b"), clock)
-    engine = Engine(scheduler=ContinuousScheduler(1), kv=kv, runner=runner, clock=clock)
-    for request in work.requests_for_engine():
-        engine.add_request(request)
-    while engine.has_unfinished:
-        engine.step()
-        if pool is not SharingPool:
-            kv.check_integrity(engine.requests.values())
-    return engine.recording, kv.sharing
-
-
-def prompts_of(case: Case) -> Workload:
-    requests = []
-    for i, (name, shared, own) in enumerate(case["requests"]):
-        start = 5000 * (1 + "ABCDEFGHIJKLMNOPQRSTUVWXYZ".index(name))
-        prompt = (*range(start, start + shared), *range(10**6 + 100 * i, 10**6 + 100 * i + own))
-        requests.append(WorkloadRequest(f"{name}{i}", float(i), prompt=prompt, output_len=2))
-    return Workload("prompts", tuple(requests))
-
-
-def asks(order: str, shared: int = 64, own: int = 8) -> list[list[Any]]:
-    return [[name, shared, own] for name in order]
-
-
-def hits_of(run: Any) -> dict[str, int]:
-    """Request → tokens that were found in the cache."""
-    return {name: record.num_cached_tokens for name, record in run.requests.items()}
-
-
-def hit_rate(run: Any) -> float:
-    """Prompt tokens found in the cache / all prompt tokens."""
-    return sum(hits_of(run).values()) / sum(r.num_prompt_tokens for r in run.requests.values())
-
-
-def mean_ttft(run: Any) -> float:
-    """Seconds from arrival to the first token, on average."""
-    waits = [r.token_times[0] - r.arrival_time for r in run.requests.values()]
-    return sum(waits) / len(waits)
-
-
 # -- 12.2: whom to forget -----------------------------------------------------------------------
 
 FORGETS = [
@@ -176,35 +131,18 @@ def judge_forgets(case: Case, got: Any, expected: Any) -> str:
                 f"that is no better than plain LRU: in the order {order} request {i} finds "
                 f"{got[name]} tokens, and {right} if those go first that nobody has found since "
                 "they were computed",
-                _bars(case, got, expected),
+                hit_bars(case, got, expected),
             )
         way = "fewer" if got[name] < right else "more"
         raise Wrong(
             f"in the order {order} request {i} ({name[0]}) finds {got[name]} tokens, {way} than "
             f"the {right} that are left with this rule",
-            _bars(case, got, expected),
+            hit_bars(case, got, expected),
         )
     saved, before = sum(got.values()), sum(lru.values())
     return (
         f"{saved} tokens found where plain LRU finds {before}: strangers no longer flush the cache."
     )
-
-
-def _bars(case: Case, got: Any, expected: Any) -> Picture:
-    def draw() -> Any:
-        from toyserve.viz.style import THEMES, new_axes
-
-        look = THEMES["light"]
-        axes = new_axes((8, 3.4), look, 2)
-        names = [request.request_id for request in prompts_of(case).requests]
-        for ax, (title, hits) in zip(axes, (("expected", expected), ("yours", got)), strict=True):
-            ax.bar(range(len(names)), [hits[name] for name in names], color=look.series[0])
-            ax.set_ylim(0, 1.1 * max(1, *got.values(), *expected.values()))
-            ax.set_title(f"{title}: tokens found in the cache", loc="left", fontsize=10)
-            ax.set_xticks(range(len(names)), [name[0] for name in names])
-        return axes[0].figure
-
-    return draw
 
 
 # -- 12.3: predict, then measure ----------------------------------------------------------------
@@ -227,15 +165,6 @@ def tight(case: Case) -> dict[str, Any]:
     return dict(case) | {"blocks": -(-(shared + own + 1) // 16)}
 
 
-def without_cache(case: Case) -> Any:
-    """The run of a server that has no prefix cache."""
-    kv, work, clock = PagedKV(case["blocks"], 16), prompts_of(case), VirtualClock()
-    costs = cost_model("h100", "llama-3-8b")
-    runner = TimedRunner(SimulatedRunner(work.output_lens), costs, clock)
-    engine = Engine(scheduler=ContinuousScheduler(1), kv=kv, runner=runner, clock=clock)
-    return engine.run(work.requests_for_engine())
-
-
 def true_shop(case: Case) -> Any:
     roomy = serve_cached(case)[0]
     return {
@@ -249,51 +178,28 @@ def judge_shop(case: Case, got: Any, expected: Any) -> str:
     names = [name for name, _, _ in case["requests"]]
     _, shared, own = case["requests"][0]
     again = len(names) - len(set(names))
-    roomy = require_number(got["roomy"], "your roomy")
-    for wrong, words in (
-        (100 * expected["roomy"], "looks like per cent; it must be between 0 and 1"),
+    roomy, narrow, gain = (expected[name] for name in ("roomy", "narrow", "gain"))
+    close(got["roomy"], roomy, "your roomy", (
+        (100 * roomy, "looks like per cent; it must be between 0 and 1"),
         (again * shared / (len(names) * (shared + own)),
          f"shares all {shared} tokens of instructions, and the last block of them is not full of "
          "them: it holds the customer's own, too"),
         (again / len(names), "is a share of requests; the hit rate counts tokens"),
-        (expected["roomy"] * len(names) / again, "forgets that whoever comes first finds nothing"),
-    ):  # fmt: skip
-        if abs(roomy - wrong) < 1e-3 * wrong and abs(wrong - expected["roomy"]) > 2e-3:
-            raise Wrong(f"your roomy = {roomy:.4g} {words}")
-    close(roomy, expected["roomy"], "your roomy", rel=0.002)
-    narrow = require_number(got["narrow"], "your narrow")
-    if narrow == 0 != expected["narrow"]:
-        raise Wrong("your narrow is 0; but does nobody come twice in a row?")
-    if abs(narrow - expected["roomy"]) < 1e-3:
-        raise Wrong("your narrow is the large pool's; here only the last prompt is still there")
-    close(narrow, expected["narrow"], "your narrow", rel=0.002)
-    gain = require_number(got["gain"], "your gain")
-    if abs(gain * expected["gain"] - 1) < 0.01:
-        raise Wrong(f"your gain = {gain:.3f} is upside down: above 1 means sooner with a cache")
-    close(gain, expected["gain"], "your gain")
+        (roomy * len(names) / again, "forgets that whoever comes first finds nothing"),
+    ), rel=0.002)  # fmt: skip
+    close(got["narrow"], narrow, "your narrow", (
+        (0, "is too few; does nobody come twice in a row?"),
+        (roomy, "is the large pool's; here only the last prompt is still there"),
+    ), rel=0.002)  # fmt: skip
+    close(got["gain"], gain, "your gain", (
+        (1 / gain, "is upside down: above 1 means sooner with a cache"),
+    ), near=0.01)  # fmt: skip
     return (
         f"Found {roomy:.0%}, first tokens {gain:.1f} × sooner: weights must be read all the same."
     )
 
 
 # -- 12.4: dead memory --------------------------------------------------------------------------
-
-
-class Colleague(SharingPool):
-    """A pool in which something was changed: give_back."""
-
-    def give_back(self, request: Any) -> None:
-        for block in request.block_table:
-            self.ref_counts[block] -= 1
-            if not self.ref_counts[block]:
-                if block in self.by_block:
-                    self.unused[block] = None
-                else:
-                    self.free_blocks.append(block)
-        request.block_table.clear()
-        request.num_slots = 0
-        self.pending.pop(request, None)
-        self.chains.pop(request, None)
 
 
 def with_strangers(order: str, shared: int = 128) -> list[list[Any]]:
@@ -313,61 +219,22 @@ DEADS = [
 ]  # fmt: skip
 
 
-def kept_and_found(pool: Any, num: int = 8) -> tuple[list[int], list[int]]:
-    """Of all instructions: how many still have their first, second, … block in the cache; and how
-    many of these can be found, because everything before them is there, too."""
-    kept: Counter[int] = Counter()
-    found: Counter[int] = Counter()
-    for cached in pool.by_block.values():
-        chain = [cached]
-        while chain[-1].parent is not None:
-            chain.append(chain[-1].parent)
-        if chain[-1].token_ids[0] < 10**6:  # no stranger
-            kept[len(chain) - 1] += 1
-            found[len(chain) - 1] += not any(one.forgotten for one in chain)
-    return [kept[i] for i in range(num)], [found[i] for i in range(num)]
-
-
-def cache_picture(pool: Any, title: str) -> Any:
-    """What is in the cache after a run, by its place in the prompt."""
-    from toyserve.viz.style import THEMES, new_axes
-
-    look = THEMES["light"]
-    (ax,) = new_axes((8, 2.8), look)
-    kept, found = kept_and_found(pool)
-    places = np.arange(len(kept))
-    ax.bar(places - 0.2, kept, 0.4, color=look.faint, label="in the cache")
-    ax.bar(places + 0.2, found, 0.4, color=look.series[0], label="can still be found")
-    ax.set(xlabel="block of the prompt (0: its first 16 tokens)", ylabel="sets", xticks=places)
-    ax.set_title(title, loc="left", fontsize=11)
-    ax.set(ylim=(0, 1.4 * max(1, *kept)), yticks=range(max(kept) + 1))
-    ax.legend(frameon=False, loc="upper left", ncols=2)
-    return ax.figure
-
-
 def run_dead(case: Case, gone_first: Any, dead: Any, cls: Any) -> Any:
-    return {"gone": gone_first, "dead": dead, "hits": hits_of(serve_cached(case, cls)[0])}
+    return {"gone_first": gone_first, "dead": dead, "hits": hits_of(serve_cached(case, cls)[0])}
 
 
 def judge_dead(case: Case, got: Any, expected: Any) -> str:
-    kept, found = kept_and_found(serve_cached(DEAD, Colleague)[1])
-    gone = require_number(got["gone"], "your gone_first")
-    if gone != int(np.argmin(kept)):
-        raise Wrong(
-            f"your gone_first = {gone:g}: the grey bar of block {gone:g} is not the lowest one"
-        )
-    dead = require_number(got["dead"], "your dead")
-    if dead == sum(kept):
-        raise Wrong(f"your dead = {dead:g} counts all that is in the cache; some can be found")
-    if dead != sum(kept) - sum(found):
-        raise Wrong(
-            f"your dead = {dead:g} is not the number of blocks that lie there and cannot be found"
-        )
+    kept, found = kept_and_found(serve_cached(DEAD, ForgetsBeginnings)[1])
+    lowest = "is not it: the grey bar of that block is not the lowest one"
+    exactly(got["gone_first"], int(np.argmin(kept)), "your gone_first", otherwise=lowest)
+    exactly(got["dead"], sum(kept) - sum(found), "your dead", (
+        (sum(kept), "counts all that is in the cache; some can be found"),
+    ), otherwise="is not the number of blocks that lie there and cannot be found")  # fmt: skip
     hits, right = got["hits"], expected["hits"]
     if not isinstance(hits, dict) or set(hits) != set(right):
         raise Wrong("not every request was served")
     if sum(hits.values()) < sum(right.values()):
-        theirs = sum(hits_of(serve_cached(case, Colleague)[0]).values())
+        theirs = sum(hits_of(serve_cached(case, ForgetsBeginnings)[0]).values())
         less = "no more than before" if sum(hits.values()) <= theirs else "still too few"
         if theirs and not any(hits.values()):
             less = "nothing at all (is anything kept?)"
@@ -397,8 +264,7 @@ def rate_with(case: Case, blocks: int) -> float:
 
 
 def judge_rush(case: Case, got: Any, expected: Any) -> str:
-    if type(got) is not int or not 10 <= got <= 4000:
-        raise Wrong(f"your blocks must be a whole number from 10 to 4000; it is {got!r}")
+    got = require_whole(got, "your blocks", 10, 4000)
     rate = rate_with(case, got)
     if rate < case["target"]:
         raise Wrong(
@@ -412,10 +278,9 @@ def judge_rush(case: Case, got: Any, expected: Any) -> str:
 PARTS = [
     Part("12.1", "what is found", ("Index",), run_finds, judge_finds, FINDS),
     Part("12.2", "whom to forget", ("StrangersFirst",), run_forgets, judge_forgets, FORGETS),
-    Part("12.3", "predict, then measure", ("roomy", "narrow", "gain"),
-         lambda case, roomy, narrow, gain: {"roomy": roomy, "narrow": narrow, "gain": gain},
-         judge_shop, lambda seed: [shop(seed)], truth=true_shop),
-    Part("12.4", "dead memory", ("gone_first", "dead", "Mended"), run_dead, judge_dead, DEADS),
-    Part("12.5", "as little memory as will do", ("blocks",), lambda case, blocks: blocks,
-         judge_rush, lambda seed: [rush(seed)], truth=lambda case: None),
+    prediction("12.3", "predict, then measure", ("roomy", "narrow", "gain"),
+               shop, true_shop, judge_shop),
+    Part("12.4", "dead memory", ("gone_first", "dead", "Mended"), run_dead, judge_dead, DEADS,
+         expects=("hits",)),
+    tuning("12.5", "as little memory as will do", "blocks", rush, judge_rush),
 ]  # fmt: skip

@@ -9,8 +9,11 @@ import numpy as np
 
 from toyserve.capacity import plan
 from toyserve.costs import ModelSpec, RooflineCostModel, StepShape, cost_model, get_model
+from toyserve.course.checks.colleague import planned_slots
+from toyserve.course.checks.kinds import prediction, tuning
+from toyserve.course.checks.numbers import close, require_number
 from toyserve.course.checks.part import Case, Part, Wrong
-from toyserve.course.checks.runs import close, require_number, serve
+from toyserve.course.checks.runs import serve
 from toyserve.hardware import dtype_bytes
 from toyserve.schedulers import ChunkedScheduler
 
@@ -181,14 +184,6 @@ def _wrong_bill(name: str, said: str, right: str, house: Case) -> str:
 # -- 13.4: a fault, found from its picture ------------------------------------------------------
 
 
-def planned_slots(m: ModelSpec, memory_bytes: float, length: int) -> int:
-    """The colleague's plan: how many requests of ``length`` tokens fit beside the weights."""
-    size = dtype_bytes(m.weight_dtype)
-    room = 0.9 * memory_bytes - size * m.total_params
-    token = size * 2 * m.num_layers * m.num_kv_heads * m.head_dim
-    return max(0, int(room // (token * length)))
-
-
 NIGHT = {"gpu": "t4", "model": "llama-3-8b", "weight": "int4", "kv": "bf16", "length": 2048}
 
 
@@ -319,11 +314,8 @@ PARTS = [
          lambda case, f: f(model_of(case), case["length"], case["full"]), judge_bytes, BYTES),
     Part("13.2", "requests that fit, on several GPUs", ("requests_that_fit",),
          run_fits, judge_fits, FITS),
-    Part("13.3", "the longest bill", ("bills", "gains"),
-         lambda case, bills, gains: {"bills": bills, "gains": gains},
-         judge_bills, lambda seed: [houses(seed)], truth=true_bills),
-    Part("13.4", "the fault in the picture", ("unseen", "slots"), run_slots, judge_slots, SLOTS),
-    Part("13.5", "the cheapest server", ("choice",),
-         lambda case, choice: choice,
-         judge_choice, lambda seed: [order_of(seed)], truth=lambda case: None),
+    prediction("13.3", "the longest bill", ("bills", "gains"), houses, true_bills, judge_bills),
+    Part("13.4", "the fault in the picture", ("unseen", "slots"), run_slots, judge_slots, SLOTS,
+         expects=("slots",)),
+    tuning("13.5", "the cheapest server", "choice", order_of, judge_choice),
 ]  # fmt: skip

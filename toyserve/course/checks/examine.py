@@ -17,6 +17,7 @@ from toyserve.course.checks.part import Case, Exercise, Part, Picture, Wrong
 from toyserve.course.checks.plain import MAX_BYTES, NotPlain, pack, unpack
 
 LIMIT = 8.0  # seconds for all cases of one part
+JUDGE_LIMIT = 20.0  # for what a judge has to run itself
 # Files whose lines a learner did not write: toyserve's and Python's own.
 _NOT_THEIRS = (str(Path(__file__).resolve().parents[2]), os.path.dirname(os.__file__), "<frozen")
 
@@ -72,8 +73,17 @@ def observe(part: Part, namespace: Mapping[str, Any], case: Case, limit: float) 
     return {"data": data}
 
 
+_MISSING = "nothing is called "
+NOTHING_WRITTEN = "nothing was written here"
+
+
 def _not_defined(part: Part, name: str) -> str:
-    return f"there is no {name} yet. Has the cell that defines it been run?"
+    return f"{_MISSING}`{name}` yet. Has the cell that defines it been run?"
+
+
+def is_missing(text: str) -> bool:
+    """Does this sentence say that a name is not defined?"""
+    return text.startswith(_MISSING)
 
 
 def _still_to_write(part: Part, error: BaseException) -> str:
@@ -94,6 +104,8 @@ def crash_sentence(error: BaseException) -> str:
             line = entry.line or linecache.getline(entry.filename, entry.lineno or 0).strip()
             where = f", in the line `{line}`" if line else ""
             break
+    if isinstance(error, EOFError) and "reading a line" in text:
+        return f"it asks for something to be typed (input), and nobody is there{where}"
     if isinstance(error, ValueError | RuntimeError) and text:
         return f"the engine or your code stopped with: {text}{where}"
     return f"it crashed with {kind}{': ' + text if text else ''}{where}"
@@ -109,7 +121,10 @@ def judge(part: Part, case: Case, observation: Any, expected: Any) -> Outcome:
     if "failed" in observation:
         return Outcome(part.key, False, str(observation["failed"])[:2000], case=case)
     try:
-        praise = part.judge(case, unpack(observation["data"]), expected)
+        with time_limit(JUDGE_LIMIT):
+            praise = part.judge(case, unpack(observation["data"]), expected)
+    except TimeIsUp:
+        return Outcome(part.key, False, "what came back took too long to look at", case=case)
     except Wrong as wrong:
         return Outcome(part.key, False, wrong.text, case=case, picture=wrong.picture)
     except NotPlain as error:

@@ -8,7 +8,8 @@ import io
 import re
 from typing import Any
 
-from toyserve.course.checks.examine import Outcome
+from toyserve.course.checks.examine import NOTHING_WRITTEN, Outcome, is_missing
+from toyserve.course.checks.numbers import counted
 from toyserve.course.checks.part import Exercise
 
 # A name with an underscore, a call, or what stands before an equals sign.
@@ -39,7 +40,7 @@ class Feedback:
     def html(self) -> str:
         """One block that stands alone, its picture inside."""
         color = "#228833" if self.outcome.right else "#cc6677"
-        first, *rest = (html.escape(line) for line in self.lines)
+        first, *rest = map(as_html, self.lines)
         body = f"<b>{first}</b>" + "".join(f"<br>{line}" for line in rest)
         png = picture_png(self.outcome)
         if png:
@@ -57,7 +58,7 @@ class Feedback:
 def feedback_lines(outcome: Outcome, exercise: Exercise) -> list[str]:
     part = exercise.part(outcome.key)
     if outcome.right:
-        lines = [f"✓ {part.key} is right ({outcome.num_cases} cases)."]
+        lines = [f"✓ {part.key} is right ({counted(outcome.num_cases, 'case')})."]
         if outcome.text:
             lines.append(outcome.text)
         following = exercise.after(part.key)
@@ -68,10 +69,14 @@ def feedback_lines(outcome: Outcome, exercise: Exercise) -> list[str]:
         )
         return lines
     lines = [f"✗ {part.key}, {part.title}: not yet.", sentence(outcome.text)]
-    nothing_yet = re.search("^there is no |still to be written", outcome.text)
-    if outcome.case is not None and outcome.case.get("what") and not nothing_yet:
+    if outcome.case is not None and outcome.case.get("what") and not was_not_tried(outcome.text):
         lines.append(f"The smallest case that shows it: {outcome.case['what']}.")
     return lines
+
+
+def was_not_tried(text: str) -> bool:
+    """Does this sentence say that nothing has been written for the part? Then no case helps."""
+    return is_missing(text) or "still to be written" in text or text == NOTHING_WRITTEN
 
 
 def sentence(text: str) -> str:
@@ -80,6 +85,11 @@ def sentence(text: str) -> str:
     text = _CODE_FIRST.sub(r"`\g<0>`", text)
     text = text[:1].upper() + text[1:]
     return text if text.endswith((".", "?", "!", "`")) else text + "."
+
+
+def as_html(text: str) -> str:
+    """Escaped, and what stands between backticks as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
 def picture_png(outcome: Outcome) -> bytes | None:

@@ -41,6 +41,8 @@ class Part:
 
     expected is what the author's own solution gave for that case (kept in ``expected/``, made by
     the builder), or, where ``truth`` is given, what ``truth(case)`` computes with the library.
+    ``expects`` names the entries that are kept: what a learner has to predict is not among them, so
+    that it is written down nowhere; the judge works it out.
     """
 
     key: str
@@ -50,6 +52,11 @@ class Part:
     judge: Callable[[Case, Any, Any], str | None]
     cases: Sequence[Case] | Callable[[int], Sequence[Case]]
     truth: Callable[[Case], Any] | None = None
+    expects: tuple[str, ...] | None = None
+
+    def kept(self, packed: Any) -> Any:
+        """What of the solution's own (packed) observation becomes the expectation."""
+        return packed if self.expects is None else {name: packed[name] for name in self.expects}
 
     def cases_for(self, seed: int) -> list[Case]:
         return list(self.cases(seed) if callable(self.cases) else self.cases)

@@ -10,12 +10,15 @@ with, where wanted, "blocks" and "block_size" of the KV memory, "gpu" and "model
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from toyserve.clock import VirtualClock
 from toyserve.costs import cost_model
 from toyserve.course.checks.honest import require_honest_times
-from toyserve.course.checks.part import Case, Picture, Wrong
+from toyserve.course.checks.numbers import counted
+from toyserve.course.checks.part import Case, Wrong
+from toyserve.course.checks.pictures import two_timelines
 from toyserve.engine import Engine
 from toyserve.kv import PagedKV
 from toyserve.recording import Recording
@@ -43,6 +46,28 @@ def workload_of(case: Case) -> Workload:
     return Workload("case", tuple(requests))
 
 
+def lettered(rows: Iterable[Sequence[Any]], gap: float = 0.0) -> list[list[Any]]:
+    """Requests A, B, … of a case, ``gap`` seconds apart: each a prompt's and an answer's tokens,
+    and perhaps a dict of further fields."""
+    return [[chr(65 + i), round(gap * i, 4), *row] for i, row in enumerate(rows)]
+
+
+def engine_of(
+    case: Case,
+    scheduler: Any,
+    output_lens: Mapping[str, int],
+    *,
+    kv: Any = None,
+    policy: Any = None,
+) -> Engine:
+    """The real engine, nobody in it, on the virtual clock of the case's GPU and model."""
+    clock = VirtualClock()
+    costs = cost_model(case.get("gpu", "h100"), case.get("model", "llama-3-8b"))
+    runner = TimedRunner(SimulatedRunner(output_lens), costs, clock)
+    memory = kv or PagedKV(case.get("blocks", 4000), case.get("block_size", 16))
+    return Engine(scheduler=scheduler, kv=memory, runner=runner, policy=policy, clock=clock)
+
+
 def serve(
     case: Case, scheduler: Any, *, kv: Any = None, policy: Any = None, max_steps: int = MAX_STEPS
 ) -> Recording:
@@ -50,16 +75,14 @@ def serve(
 
     Raises Wrong when after ``max_steps`` steps somebody is still unserved.
     """
-    workload, clock = workload_of(case), VirtualClock()
-    costs = cost_model(case.get("gpu", "h100"), case.get("model", "llama-3-8b"))
-    runner = TimedRunner(SimulatedRunner(workload.output_lens), costs, clock)
-    memory = kv or PagedKV(case.get("blocks", 4000), case.get("block_size", 16))
-    engine = Engine(scheduler=scheduler, kv=memory, runner=runner, policy=policy, clock=clock)
+    workload = workload_of(case)
+    engine = engine_of(case, scheduler, workload.output_lens, kv=kv, policy=policy)
     for request in workload.requests_for_engine():
         engine.add_request(request)
     while engine.has_unfinished:
         if engine.recording.num_steps >= max_steps:
-            raise Wrong(f"after {max_steps:,} steps {len(engine.requests)} requests wait still")
+            left = counted(len(engine.requests), "request")
+            raise Wrong(f"after {max_steps:,} steps the engine still has {left} to serve")
         engine.step()
     return engine.recording
 
@@ -82,51 +105,18 @@ def difference(expected: Recording, got: Recording) -> str:
     return words.split(" With yours instead")[0]
 
 
-def two_timelines(expected: Recording, got: Recording) -> Picture:
-    """The expected run above, the learner's below, from the first step that differs."""
-
-    def draw() -> Any:
-        from toyserve.viz.compare import compare
-
-        return compare({"expected": expected, "yours": got}).figure
-
-    return draw
-
-
-def one_timeline(got: Recording, title: str) -> Picture:
-    def draw() -> Any:
-        from toyserve.viz import timeline
-
-        return timeline(got, title=title)
-
-    return draw
-
-
 def require_all_served(case: Case, got: Any) -> Recording:
     """A whole run of the case's own requests by ``serve``: nobody's answer cut or lengthened, and
     no step shorter than its work takes. Raises Wrong."""
     if not isinstance(got, Recording):
         raise Wrong("no run of the engine came back")
-    for name, _, prompt, answer, *_ in case["requests"]:
-        record = got.requests.get(name)
-        if record is None or record.num_prompt_tokens != prompt or record.max_tokens != answer:
+    for name, _, prompt, answer, *more in case["requests"]:
+        record, declared = got.requests.get(name), answer
+        if more and isinstance(more[0], dict):
+            declared = more[0].get("max_tokens", answer)
+        if record is None or record.num_prompt_tokens != prompt or record.max_tokens != declared:
             raise Wrong(f"request {name} is not in the run as it was asked for")
         if len(record.token_times) != answer:
             raise Wrong(f"request {name} got {len(record.token_times)} of its {answer} tokens")
     require_honest_times(case, got)
     return got
-
-
-def require_number(got: Any, what: str) -> float:
-    """A number, and not True or a text. Raises Wrong."""
-    if isinstance(got, bool) or not isinstance(got, int | float):
-        raise Wrong(f"{what} must be a number; yours is {got!r}")
-    return got
-
-
-def close(got: Any, expected: float, what: str, *, rel: float = 0.01, unit: str = "") -> None:
-    """Judge one number: within ``rel`` of the truth, else which way it is off. Raises Wrong."""
-    number = require_number(got, what)
-    if abs(number - expected) > rel * abs(expected) + 1e-12:
-        way = "too high" if number > expected else "too low"
-        raise Wrong(f"{what} is {way}: {number:g}{' ' + unit if unit else ''}")

@@ -7,9 +7,10 @@ and a new submission or a changed exercise is graded anew.
 from __future__ import annotations
 
 import base64
+import itertools
 import multiprocessing
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, replace
 from multiprocessing.util import Finalize
@@ -26,9 +27,14 @@ from toyserve.course.exercise import points_of
 from toyserve.course.exercise_session import Truth, find_truth
 from toyserve.course.grading.grade import PartResult, Result, grade
 from toyserve.course.grading.jobs import Job, modules_beside
-from toyserve.course.grading.results import Setup, digest_of, kept_result, write_result
+from toyserve.course.grading.results import (
+    Setup,
+    digest_of,
+    kept_result,
+    write_result,
+)
 from toyserve.course.grading.sessions import Died, Sessions
-from toyserve.course.grading.submission import Unreadable, read_notebook
+from toyserve.course.grading.submission import Unreadable, printable, read_notebook
 
 
 def grade_class(
@@ -55,30 +61,49 @@ def grade_class(
 
 
 def _in_parallel(jobs: Sequence[Job], setup: Setup, num_processes: int) -> Iterable[dict[str, Any]]:
-    """The solution of each variant is run once, then everybody's submission."""
+    """The solution of a variant is run once, then the submissions of all who have it, while the
+    solution of the next variant runs already."""
+    variants: dict[tuple[str, int], list[Job]] = {}
+    for job in jobs:
+        variants.setdefault((job.exercise, job.seed), []).append(job)
+    to_come = iter(variants.items())
+    truths: dict[Future[Any], tuple[str, list[Job]]] = {}
+    running: set[Future[Any]] = set()
     if not jobs:
         return
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(num_processes, context, _start_process)
-    with pool:
-        variants = sorted({(job.exercise, job.seed) for job in jobs})
-        truths = {v: pool.submit(_find_truth, *v, setup) for v in variants}
-        futures = {}
-        for job in jobs:
-            try:
-                truth = truths[job.exercise, job.seed].result()
-            except RuntimeError as error:
-                raise ValueError(f"{job.exercise}: {error}") from None
-            futures[pool.submit(_grade_one, job, truth, setup)] = job
-        for future in as_completed(futures):
-            try:
-                result = future.result()
-            except (BrokenProcessPool, OSError) as error:
-                raise ValueError(
-                    f"a grading process ended ({error}): run the command again to go on from here"
-                ) from None
-            write_result(result, setup.out)
-            yield result
+    with ProcessPoolExecutor(num_processes, context, _start_process) as pool:
+
+        def start_variant() -> None:
+            for (name, seed), same in itertools.islice(to_come, 1):
+                future = pool.submit(_find_truth, name, seed, setup)
+                truths[future] = (name, same)
+                running.add(future)
+
+        for _ in range(num_processes):
+            start_variant()
+        while running:
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                running.remove(future)
+                if future not in truths:
+                    yield _result_of(future)
+                    continue
+                name, same = truths.pop(future)
+                try:
+                    truth = _result_of(future)
+                except RuntimeError as error:
+                    raise ValueError(f"{name}: {error}") from None
+                running |= {pool.submit(_grade_one, job, truth, setup) for job in same}
+                start_variant()
+
+
+def _result_of(future: Future[Any]) -> Any:
+    try:
+        return future.result()
+    except (BrokenProcessPool, OSError) as error:
+        raise ValueError(
+            f"a grading process ended ({error}): run the command again to go on from here"
+        ) from None
 
 
 # -- in a process of the pool -------------------------------------------------------------------
@@ -111,7 +136,7 @@ def _grade_one(job: Job, truth: Truth, setup: Setup) -> dict[str, Any]:
         result = _nothing(job, teacher, str(error))
     if job.note:
         result.notes.append(job.note)
-    return {
+    row = {
         "learner": job.learner,
         "exercise": job.exercise,
         "file": job.path.name,
@@ -122,6 +147,9 @@ def _grade_one(job: Job, truth: Truth, setup: Setup) -> dict[str, Any]:
         "notes": result.notes,
         "parts": [_plain(part) for part in result.parts],
     }
+    row = printable(row)
+    write_result(row, setup.out)  # here, so that it is kept whatever becomes of the others
+    return row
 
 
 def _nothing(job: Job, teacher: NotebookNode, why: str) -> Result:

@@ -11,7 +11,7 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from toyserve.course.exercise_files import exercise_of
-from toyserve.course.grading.submission import Unreadable, read_notebook
+from toyserve.course.grading.submission import Unreadable, printable, read_notebook
 
 _MAX_MODULE_BYTES = 1_000_000
 
@@ -44,7 +44,7 @@ def find_submissions(folder: Path, names: Sequence[str], out: Path) -> list[Job]
             continue
         exercise = exercise_of(path, _peek(path), names)
         if exercise is not None:
-            learner = inside[0] if len(inside) > 1 else _learner_in(path.stem)
+            learner = printable(inside[0] if len(inside) > 1 else _learner_in(path.stem))
             found.setdefault((learner, exercise), []).append(path)
     jobs = []
     for (learner, exercise), paths in sorted(found.items()):
@@ -93,7 +93,7 @@ def modules_beside(path: Path) -> dict[str, str]:
     files = {}
     for file in sorted(path.parent.glob("*.py")):
         try:
-            if file.stat().st_size <= _MAX_MODULE_BYTES:
+            if not file.is_symlink() and file.stat().st_size <= _MAX_MODULE_BYTES:
                 files[file.name] = file.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError):
             continue

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from toyserve.course.checks.feedback import sentence
+from toyserve.course.checks.feedback import as_html, sentence, was_not_tried
 
 Rows = Sequence[dict[str, Any]]
 _STYLE = """
@@ -122,7 +122,7 @@ def _learner_page(learner: str, rows: Rows) -> str:
 
 
 def _exercise_section(row: dict[str, Any]) -> str:
-    notes = "".join(f"<li>{html.escape(sentence(note))}</li>" for note in row["notes"])
+    notes = "".join(f"<li>{as_html(sentence(note))}</li>" for note in row["notes"])
     parts = "".join(_part_block(part) for part in row["parts"])
     title = html.escape(row["exercise"].replace("_", " "))
     head = f"<h2>{title}: {_number(row['points'])} of {_number(row['out_of'])} points</h2>"
@@ -137,7 +137,7 @@ def _part_block(part: dict[str, Any]) -> str:
     )
     lines = [f"<b>{esc(part['key'])} {esc(part['title'])}: {got}</b>"]
     if part["text"] and points is not None:
-        lines.append(esc(sentence(part["text"])))
+        lines.append(as_html(sentence(part["text"])))
     if part["case"] and not points:
         lines.append(f"The smallest case that shows it: {esc(part['case'])}.")
     block = "<br>".join(lines)
@@ -154,7 +154,9 @@ def _part_block(part: dict[str, Any]) -> str:
 def _class_page(
     results: Rows, by_learner: dict[str, list[dict[str, Any]]], names: dict[str, str]
 ) -> str:
-    body = f"<p>{len(results)} submissions of {len(by_learner)} learners.</p>"
+    nothing = sum(not rows for rows in by_learner.values())
+    body = f"<p>{len(results)} submissions of {len(by_learner) - nothing} learners"
+    body += f"; {nothing} more on the roster handed in nothing.</p>" if nothing else ".</p>"
     for exercise in sorted({row["exercise"] for row in results}):
         rows = [row for row in results if row["exercise"] == exercise]
         body += f"<h2>{html.escape(exercise.replace('_', ' '))}</h2>{_distribution(rows)}"
@@ -175,10 +177,10 @@ def _class_page(
 
 
 def _distribution(rows: Rows) -> str:
-    """Ten bars: how many submissions got so many per cent of the points."""
-    counts = Counter(min(9, int(10 * _share(row))) for row in rows)
+    """How many submissions got so many per cent of the points: a bar per ten, and one for all."""
+    counts = Counter(min(10, int(10 * _share(row) + 1e-9)) for row in rows)
     top, bars = max(counts.values()), ""
-    for tenth in range(10):
+    for tenth in range(11):
         n, x = counts.get(tenth, 0), 46 * tenth + 4
         height = 70 * n / top
         bars += (
@@ -188,9 +190,10 @@ def _distribution(rows: Rows) -> str:
             bars += f'<text x="{x + 19}" y="{76 - height:.0f}" text-anchor="middle">{n}</text>'
         bars += f'<text x="{x + 19}" y="98" text-anchor="middle">{10 * tenth}</text>'
     return (
-        '<svg viewBox="0 -10 470 130" width="470" role="img" font-size="12" '
+        '<svg viewBox="0 -10 516 130" width="516" role="img" font-size="12" '
         'aria-label="how many submissions got how many per cent of the points">'
-        f'{bars}<text x="4" y="116">per cent of the points so far, from … to the next</text></svg>'
+        f'{bars}<text x="4" y="116">per cent of the points so far: from 0 to below 10, …; '
+        "100 is all of them</text></svg>"
     )
 
 
@@ -202,15 +205,15 @@ def _share(row: dict[str, Any]) -> float:
 
 def _part_table(rows: Rows) -> str:
     keys = {part["key"]: part["title"] for row in rows for part in row["parts"]}
-    table = "<table><tr><th>part<th><th>all points<th>none<th>to be read</tr>"
+    table = "<table><tr><th>part<th><th>points<th>wrong<th>not tried<th>to be read</tr>"
     for key, title in keys.items():
-        points = [p["points"] for row in rows for p in row["parts"] if p["key"] == key]
-        full = sum(bool(p) for p in points)
-        none, to_read = points.count(0.0), points.count(None)
-        table += (
-            f'<tr><td>{html.escape(key)}<td>{html.escape(title)}<td class="n">{full}'
-            f'<td class="n">{none}<td class="n">{to_read or ""}</tr>'
-        )
+        parts = [p for row in rows for p in row["parts"] if p["key"] == key]
+        none = [p for p in parts if p["points"] == 0]
+        untried = sum(was_not_tried(p["text"]) for p in none)
+        to_read = sum(p["points"] is None for p in parts)
+        counts = (len(parts) - len(none) - to_read, len(none) - untried, untried, to_read)
+        cells = "".join(f'<td class="n">{count or ""}' for count in counts)
+        table += f"<tr><td>{html.escape(key)}<td>{html.escape(title)}{cells}</tr>"
     return table + "</table>"
 
 
@@ -220,12 +223,12 @@ def _commonest(rows: Rows, most: int = 8) -> str:
     counts: Counter[tuple[str, str]] = Counter()
     for row in rows:
         for part in row["parts"]:
-            if part["points"] == 0:
+            if part["points"] == 0 and not was_not_tried(part["text"]):
                 kind = (part["key"], re.sub(r"\d[\d,.]*", "#", part["text"]))
                 counts[kind] += 1
                 examples.setdefault(kind, part["text"])
     lines = "".join(
-        f"<li>{html.escape(kind[0])}, {_times(count)}: {html.escape(sentence(examples[kind]))}</li>"
+        f"<li>{html.escape(kind[0])}, {_times(count)}: {as_html(sentence(examples[kind]))}</li>"
         for kind, count in counts.most_common(most)
     )
     return f"<p>The commonest wrong answers:</p><ul>{lines}</ul>" if lines else ""

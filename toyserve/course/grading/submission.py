@@ -8,6 +8,7 @@ they stand; cells that the learner added keep their place behind the cell they f
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,6 +57,8 @@ class Plan:
 def read_notebook(path: Path) -> NotebookNode:
     """Raises Unreadable in words for whatever is no notebook."""
     try:
+        if path.is_symlink():  # to the teacher's copy, or a neighbour's?
+            raise Unreadable(f"{path.name} is a link and no file of its own")
         size = path.stat().st_size
         if size > MAX_BYTES:
             raise Unreadable(f"{path.name} has {size:,} bytes; at most {MAX_BYTES:,} are read")
@@ -88,6 +91,21 @@ def _repair(cell: Any) -> None:
     if not isinstance(cell["metadata"].get("nbgrader", {}), dict):
         del cell["metadata"]["nbgrader"]
     cell["cell_type"] = str(cell.get("cell_type", "raw"))
+
+
+def printable(data: Any) -> Any:
+    """The same with no character that a file cannot hold, or that a table or a page trips over."""
+    if isinstance(data, str):
+        text = data.encode("utf-8", "replace").decode("utf-8")
+        return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+    if isinstance(data, list):
+        return [printable(item) for item in data]
+    if isinstance(data, dict):
+        return {name: printable(item) for name, item in data.items()}
+    return data
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 def merge(submitted: NotebookNode, teacher: NotebookNode, seed: int) -> Plan:
