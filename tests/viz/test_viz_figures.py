@@ -23,6 +23,7 @@ from toyserve.viz import (
     timeline,
     token_raster,
 )
+from toyserve.viz.bars import MAX_BARS, bars_of
 from toyserve.viz.blockgrid import grid_of, num_shown_blocks
 from toyserve.viz.blocks import block_map_at
 from toyserve.viz.kvuse import kv_use
@@ -175,6 +176,36 @@ def test_occupancy_stacks_what_each_step_computed_up_to_the_budget():
 def test_occupancy_of_a_static_batch_counts_its_padding():
     (ax, *_) = occupancy(static()).axes
     assert "53% of the tokens are padding" in ax.get_title(loc="left")
+
+
+def test_on_the_time_axis_an_engine_without_work_is_empty():
+    recording = run(
+        ContinuousScheduler(2), {"A": 4, "B": 3}, prompts={"A": 9, "B": 9}, arrivals={"B": 1.0},
+        same_prompt=True, kv=PagedKV(20, 4, prefix_caching=True),
+    )  # fmt: skip
+    rows, _ = occupancy(recording, x="time").axes
+    (decode,) = [p for p in rows.patches if p.get_gid() == "decode"]
+    edges, values = decode.get_data().edges, decode.get_data().values
+    at = np.searchsorted(edges, 0.5) - 1  # a moment between the two
+    assert (edges[at], edges[at + 1]) == pytest.approx((0.04, 1.0))
+    assert values[at] == 0 and values[at - 1] == 1
+    (ax,) = kv_usage(recording, x="time").axes
+    heights = {p.get_gid(): p.get_data() for p in ax.patches if p.get_gid()}
+    held = heights["empty"].values  # the top of what is held
+    assert held[at] == 0 and held[at - 1] == 12
+    kept = kv_use(recording, after=True).cached_blocks[recording.num_steps // 2]
+    assert heights["cached"].values[at] == 4 * kept > 0
+
+
+def test_bars_over_many_steps_are_means_by_step_or_by_time():
+    recording = crowd(80, ContinuousScheduler(2))
+    values = np.arange(recording.num_steps) % 5
+    for x in ("step", "time"):
+        bars = bars_of(recording, x)
+        assert len(bars.edges) - 1 == MAX_BARS < recording.num_steps
+        lasted = np.array([s.end_time - s.start_time for s in recording.steps])
+        whole = (bars.heights(values) * np.diff(bars.edges)).sum()
+        assert whole == pytest.approx((values * (1 if x == "step" else lasted)).sum())
 
 
 def test_the_queue_is_as_long_as_the_recording_says():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
@@ -9,7 +10,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.transforms import ScaledTranslation
 
 from toyserve.recording import Recording
-from toyserve.viz.spans import Mark, Span, Spans
+from toyserve.viz.spans import Mark, Span, Spans, Stay
 from toyserve.viz.style import MARKS, STATES, State, Theme, figure_of
 
 MAX_MARKS = 400
@@ -42,6 +43,14 @@ class View:
             if shown and end > start and end > low and start < high:
                 chosen.append(span)
         return chosen
+
+    def visible_stays(self) -> list[Stay]:
+        """Those that are in the batch some time inside the window."""
+        low, high = self.window
+        if self.x == "time" and self.story.num_steps:
+            starts = [step.start_time for step in self.recording.steps]
+            low, high = bisect_right(starts, low) - 1, bisect_left(starts, high)
+        return [stay for stay in self.story.stays if stay.end > low and stay.start <= high]
 
     def extent(self, span: Span) -> tuple[float, float]:
         if self.x == "time":
@@ -86,7 +95,7 @@ def _separate_steps(ax: Axes, view: View, theme: Theme) -> None:
         for step in range(int(low), int(high) + 1):
             ax.axvline(step, color=theme.background, linewidth=0.7, zorder=2)
     if view.by == "slot":
-        for stay in view.story.stays:
+        for stay in view.visible_stays():
             start = float(stay.start)
             if view.x == "time":
                 start = view.recording.steps[stay.start].start_time
@@ -104,13 +113,13 @@ def _write_in_cells(ax: Axes, view: View, spans: list[Span], theme: Theme) -> No
             _fit_text(ax, view, start, end, view.row(span), str(span.num_tokens), look.text(theme))
     if view.by == "request":
         return
-    for stay in view.story.stays:
-        inside = [
-            s for s in spans
-            if s.request == stay.request and s.slot == stay.slot
-            and stay.start <= s.start < stay.end and s.state is not State.PADDING
-        ]  # fmt: skip
-        free = [s for s in inside if s.state is not State.PREFILL]
+    own: dict[tuple[int, int | None], list[Span]] = {}
+    for span in spans:
+        if span.state not in (State.PADDING, State.PREFILL):
+            own.setdefault((span.request, span.slot), []).append(span)
+    for stay in view.visible_stays():
+        spans_here = own.get((stay.request, stay.slot), ())
+        free = [s for s in spans_here if stay.start <= s.start < stay.end]
         if free:
             named[stay.request, stay.start] = max(free, key=lambda s: s.end - s.start)
     for span in named.values():

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from toyserve.kv.manager import BlockEvent
 from toyserve.recording import Recording
 from toyserve.replay import replay_work
-from toyserve.viz.occupancy import bins, mean_of, x_axis
+from toyserve.viz.bars import bars_of, x_axis
 from toyserve.viz.style import (
     MEMORY,
     Theme,
@@ -90,8 +90,11 @@ class _Books:
         return int((edges[1::2] - edges[::2]).max(initial=0))
 
 
-def kv_use(recording: Recording, *, holes: bool = False) -> KVUse:
-    """How much of the pool each step holds and fills; ``holes`` also finds the largest gap."""
+def kv_use(recording: Recording, *, holes: bool = False, after: bool = False) -> KVUse:
+    """How much of the pool each step holds and fills, or (``after``) leaves held and filled.
+
+    holes: also find the largest gap.
+    """
     num_blocks, size = int(recording.meta["num_blocks"]), int(recording.meta["block_size"])
     books = _Books(num_blocks, size, [0] * num_blocks)
     rows = []
@@ -100,9 +103,12 @@ def kv_use(recording: Recording, *, holes: bool = False) -> KVUse:
         for item in work:
             if item.request_id in books.tables:
                 books.computed[item.request_id] = item.context_len
+        if after:
+            books.apply(step.block_events_after)
         hole = books.largest_hole() if holes else 0
         rows.append((books.num_held, books.num_written, books.num_only_cached, hole))
-        books.apply(step.block_events_after)
+        if not after:
+            books.apply(step.block_events_after)
     table = np.array(rows, dtype=np.int64).reshape(-1, 4)
     return KVUse(*table.T)
 
@@ -134,25 +140,28 @@ def kv_usage(
     claim_x(ax, x)
     use, size = kv_use(recording, holes=holes), int(recording.meta["block_size"])
     pool = int(recording.meta["num_blocks"]) * size
-    edges, group = bins(recording, x)
-    written, held = mean_of(use.written_slots, group), mean_of(use.held_blocks * size, group)
-    cached = mean_of(use.cached_blocks * size, group)
+    bars = bars_of(recording, x)
+    rest = kv_use(recording, holes=holes, after=True) if x == "time" else use
+    written = bars.heights(use.written_slots, rest.written_slots)
+    held = bars.heights(use.held_blocks * size, rest.held_blocks * size)
+    cached = bars.heights(use.cached_blocks * size, rest.cached_blocks * size)
     heights = {"written": written, "empty": held - written, "cached": cached}
     if not cached.any():
         del heights["cached"]
     heights["free"] = pool - held - cached
-    _stack_memory(ax, heights, edges, look)
+    _stack_memory(ax, heights, bars.edges, look)
     handles: list[Any] = [look_patch(MEMORY[name], look) for name in heights]
-    if holes and len(group):
+    if holes and len(written):
+        hole = bars.heights(use.largest_hole, rest.largest_hole)
         ax.stairs(
-            pool - mean_of(use.largest_hole, group) * size, edges, baseline=None, color=look.ink,
+            pool - hole * size, bars.edges, baseline=None, color=look.ink,
             linestyle=":", linewidth=1.6, gid="largest hole",
         )  # fmt: skip
         label = "from the dots up: the largest hole"
         handles.append(Line2D([], [], color=look.ink, linestyle=":", label=label))
     ax.set_ylim(0, pool)
     ax.set_ylabel("KV slots (tokens)")
-    x_axis(ax, x, edges)
+    x_axis(ax, x, bars.edges)
     set_title(ax, title or _usage_title(recording, use, pool, size, holes), look)
     if not recording.steps:
         say_empty(ax, recording, look)

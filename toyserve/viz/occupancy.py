@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from toyserve.recording import Recording
 from toyserve.replay import Phase, replay_work
+from toyserve.viz.bars import Bars, bars_of, x_axis
 from toyserve.viz.style import (
     STATES,
     State,
@@ -28,9 +29,8 @@ from toyserve.viz.style import (
     state_patch,
     theme_of,
 )
-from toyserve.viz.words import require_steps, run_name, say_empty, step_axis
+from toyserve.viz.words import require_steps, run_name, say_empty
 
-MAX_BARS = 700
 ORDER = (State.DECODE, State.PREFILL, State.PADDING)
 
 
@@ -77,7 +77,8 @@ def occupancy(
     """How full each step was. Above: requests in the batch; below: tokens computed.
 
     Dotted is what stayed empty: free slots above, unspent token budget below. Given one ``ax``,
-    only the tokens are drawn; given two, both. Long runs show averages over equal parts.
+    only the tokens are drawn; given two, both. Long runs show averages over equal parts, and on the
+    time axis an engine without work shows as empty.
     """
     check_choice("x", x, ("step", "time"))
     require_steps(recording)
@@ -86,7 +87,7 @@ def occupancy(
     for panel in axes:
         claim_x(panel, x)
     load = step_load(recording)
-    edges, group = bins(recording, x)
+    bars = bars_of(recording, x)
     meta = recording.meta
     panels = [
         (load.rows, meta.get("max_running"), "requests\nin the batch"),
@@ -94,9 +95,9 @@ def occupancy(
     ]
     used: set[State] = set()
     for panel, (counts, limit, label) in zip(axes, panels[-len(axes) :], strict=True):
-        used |= _stack(panel, counts, limit, edges, group, look)
+        used |= _stack(panel, counts, limit, bars, look)
         panel.set_ylabel(label)
-    x_axis(axes[-1], x, edges)
+    x_axis(axes[-1], x, bars.edges)
     if not recording.steps:
         say_empty(axes[-1], recording, look)
     set_title(axes[0], _title(recording, load) if title is None else title, look)
@@ -132,8 +133,9 @@ def queue_length(
         dress(ax, look)
     claim_x(ax, x)
     if x == "step":
-        edges, group = bins(recording, x)
-        waiting = mean_of(np.array([s.num_waiting for s in recording.steps], dtype=float), group)
+        bars = bars_of(recording, x)
+        edges = bars.edges
+        waiting = bars.heights(np.array([s.num_waiting for s in recording.steps], dtype=float))
     else:
         edges, waiting = _queue_over_time(recording)
     paint = STATES[State.WAITING]
@@ -172,41 +174,18 @@ def _queue_over_time(recording: Recording) -> tuple[NDArray[np.float64], NDArray
     return times, np.cumsum([change for _, change in changes]).astype(float)
 
 
-# -- shared by the pictures over steps ----------------------------------------------------------
-
-
-def bins(recording: Recording, x: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Edges of at most MAX_BARS bars, and for each step the bar it belongs to."""
-    num_steps = len(recording.steps)
-    num_bars = max(1, min(num_steps, MAX_BARS))
-    group = np.arange(num_steps) * num_bars // max(1, num_steps)
-    first = np.searchsorted(group, np.arange(num_bars)) if num_steps else np.zeros(1, dtype=int)
-    if x == "step" or not num_steps:
-        return np.append(first, max(1, num_steps)).astype(float), group
-    starts = np.array([step.start_time for step in recording.steps])
-    return np.append(starts[first], recording.steps[-1].end_time), group
-
-
-def mean_of(values: NDArray[Any], group: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The mean of ``values`` in each bar."""
-    if not len(values):
-        return np.zeros(0)
-    return np.bincount(group, weights=values) / np.bincount(group)
-
-
 def _stack(
     ax: Axes,
     counts: dict[State, NDArray[np.int64]],
     limit: int | None,
-    edges: NDArray[np.float64],
-    group: NDArray[np.int64],
+    bars: Bars,
     theme: Theme,
 ) -> set[State]:
     """Stacked bars; returns the states that occur."""
     used: set[State] = set()
-    base = np.zeros(max(1, len(edges) - 1))
-    heights = {state: mean_of(counts[state], group) for state in ORDER}
-    if limit and len(group):
+    base = np.zeros(len(bars.edges) - 1)
+    heights = {state: bars.heights(counts[state]) for state in ORDER}
+    if limit and len(heights[State.DECODE]):
         total = np.sum(list(heights.values()), axis=0)
         heights[State.IDLE] = np.maximum(0, limit - total)
     for state, height in heights.items():
@@ -215,7 +194,7 @@ def _stack(
         used.add(state)
         look = STATES[state]
         ax.stairs(
-            base + height, edges, baseline=base, fill=True, facecolor=look.fill(theme),
+            base + height, bars.edges, baseline=base, fill=True, facecolor=look.fill(theme),
             edgecolor=look.edge(theme), hatch=look.hatch or None, linewidth=0.0, gid=str(state),
         )  # fmt: skip
         base = base + height
@@ -234,15 +213,6 @@ def _axes_for(ax: Axes | Sequence[Axes] | None, theme: Theme) -> list[Axes]:
     for panel in axes:
         dress(panel, theme)
     return axes
-
-
-def x_axis(ax: Axes, x: str, edges: NDArray[np.float64]) -> None:
-    low, high = (float(edges[0]), float(edges[-1])) if len(edges) > 1 else (0.0, 1.0)
-    ax.set_xlim(low, high if high > low else low + 1)
-    if x == "time":
-        ax.set_xlabel("time (s)")
-        return
-    step_axis(ax, low, high)
 
 
 def _name(state: State) -> str:

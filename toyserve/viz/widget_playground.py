@@ -30,7 +30,7 @@ from toyserve.viz.widget import Timeline
 from toyserve.viz.widget_data import refreshed
 from toyserve.viz.words import format_seconds
 
-SLICE_TIME = 0.1  # seconds from the move on before what has run so far is drawn
+SLICE_TIME = 0.08  # seconds from the move on before what has run so far is drawn
 
 
 class CopyButton(anywidget.AnyWidget):
@@ -116,8 +116,12 @@ class Playground(w.VBox):
         if run is not self._run:
             return
         loop = running_loop()
-        began = 0.0 if first else run.clock.now()
-        run.advance(began + SLICE_TIME if loop else None)
+        if loop is None:
+            run.advance(None)
+        elif first:  # on a slow machine the building takes most of it, but there must be steps
+            run.advance(max(SLICE_TIME, run.clock.now() + SLICE_TIME / 2))
+        else:
+            run.advance(run.clock.now() + SLICE_TIME)
         if first or run.is_over:
             self.view.show_packed(self.recording, *refreshed(run.growing))
             self._tell(run.is_over)
