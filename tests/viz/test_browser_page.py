@@ -18,6 +18,7 @@ from toyserve.request import Request, SamplingParams
 from toyserve.runners import SimulatedRunner
 from toyserve.schedulers import ContinuousScheduler
 from toyserve.viz import why
+from toyserve.viz.blocks import block_map_at
 from toyserve.viz.page import to_html
 
 pytestmark = needs_browser
@@ -101,6 +102,37 @@ def test_pointing_tells_whose_cell_and_whose_block_it_is(browser: Any, tmp_path:
     playwright.expect(tip).to_contain_text("block 0: r0 (its block 1)")
     page.mouse.move(5, 5)
     playwright.expect(tip).to_be_hidden()
+    assert watch.errors == []
+
+
+BLOCKS = """step => {
+  const {header, grid} = window.toyserve.model.values, run = new Run(header, grid);
+  const of = (run, step) => JSON.stringify(run.blocksAt(step - 1));
+  const fresh = new Run(header, grid);
+  of(run, header.num_steps);  // the end, and from there back
+  return [of(run, step) === of(fresh, step), JSON.parse(of(run, step))];
+}"""
+
+
+def test_the_blocks_of_a_step_are_the_same_from_before_and_from_behind(
+    browser: Any, tmp_path: Path
+) -> None:
+    run = a_run(12, prefix_caching=True)
+    path = to_html(run, tmp_path / "run.html")
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("window.toyserve =", "window.Run = Run; window.toyserve ="))
+    page, watch = opened(browser, path)
+    for step in (len(run.steps), 150, 77, 20, 1):
+        same, blocks = page.evaluate(BLOCKS, step)
+        assert same
+        memory = block_map_at(run, step)
+        order = list(run.requests)
+        assert len(blocks) == memory.num_blocks
+        for number, block in enumerate(blocks):
+            holders = block["holders"] if block else []
+            held = [(order[holder["request"]], holder["page"]) for holder in holders]
+            assert sorted(held) == sorted(memory.holders[number])
+            assert (block["written"] if block else 0) == memory.num_written[number]
     assert watch.errors == []
 
 

@@ -61,20 +61,21 @@ class Run {
     return this.span_context[span] - (counts ? Math.round(this.span_tokens[span] * left) : 0);
   }
 
-  // -- blocks: replayed forwards, from the start again if the step lies behind -------------------
+  // -- blocks: replayed forwards and backwards from where the last look was --------------------------
 
   rewind() {
     this.tables = new Map();
     this.cached = new Set();
     this.nextEvent = 0;
+    this.before = new Int32Array(this.event_key.length); // what taking an event back has to know
   }
 
   blocksAt(step) {
-    const last = 2 * step; // what the step's own plan moved, not what was given back after it
-    if (this.nextEvent && this.event_key[this.nextEvent - 1] > last) this.rewind();
-    while (this.nextEvent < this.event_key.length && this.event_key[this.nextEvent] <= last) {
+    const last = 2 * step, keys = this.event_key; // the step's own moves, not what came after it
+    while (this.nextEvent < keys.length && keys[this.nextEvent] <= last) {
       this.applyEvent(this.nextEvent++);
     }
+    while (this.nextEvent && keys[this.nextEvent - 1] > last) this.takeBack(--this.nextEvent);
     const context = new Map();
     for (const span of this.spansAt(step)) {
       context.set(this.span_request[span], this.contextAt(span, step));
@@ -93,17 +94,36 @@ class Run {
     return blocks;
   }
 
+  tableOf(request) {
+    if (!this.tables.has(request)) this.tables.set(request, []);
+    return this.tables.get(request);
+  }
+
   applyEvent(event) {
     const kind = this.event_kind[event], block = this.event_block[event];
     const request = this.event_request[event];
-    if (kind === 0) {
-      if (!this.tables.has(request)) this.tables.set(request, []);
-      this.tables.get(request).push(block);
-    } else if (kind === 1) {
-      const table = this.tables.get(request);
-      table.splice(table.indexOf(block), 1);
+    if (kind === 0) this.tableOf(request).push(block);
+    else if (kind === 1) {
+      const table = this.tables.get(request), page = table.indexOf(block);
+      this.before[event] = page;
+      table.splice(page, 1);
       if (!table.length) this.tables.delete(request);
-    } else if (kind === 2) this.cached.add(block);
+    } else {
+      this.before[event] = this.cached.has(block) ? 1 : 0;
+      if (kind === 2) this.cached.add(block);
+      else this.cached.delete(block);
+    }
+  }
+
+  takeBack(event) {
+    const kind = this.event_kind[event], block = this.event_block[event];
+    const request = this.event_request[event];
+    if (kind === 0) {
+      const table = this.tables.get(request);
+      table.pop();
+      if (!table.length) this.tables.delete(request);
+    } else if (kind === 1) this.tableOf(request).splice(this.before[event], 0, block);
+    else if (this.before[event]) this.cached.add(block);
     else this.cached.delete(block);
   }
 

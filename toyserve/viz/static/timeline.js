@@ -31,7 +31,6 @@ const TEMPLATE = `
       <div class="ts-head ts-queue-head"></div><div class="ts-queue"></div></div>
   </div>
   <div class="ts-tip" hidden></div>`;
-const MAX_CHIPS = 40;
 const REST_FACTOR = 20; // of the time that one picture takes, before the next of a run that goes on
 
 class View {
@@ -251,6 +250,7 @@ class View {
 
   close() {
     this.player.close();
+    clearTimeout(this.waiting);
     cancelAnimationFrame(this.frame);
     for (const undo of this.subscriptions) undo();
   }

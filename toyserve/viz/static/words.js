@@ -1,5 +1,7 @@
 // What stands around the canvases: title, clock, legend, who runs, who waits, and the tooltips.
 
+const MAX_CHIPS = 40; // of a list of requests, the rest is a number
+
 function element(tag, className, text = "") {
   const made = document.createElement(tag);
   made.className = className;
