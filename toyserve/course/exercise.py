@@ -53,8 +53,8 @@ def grade_id(cell: NotebookNode) -> str:
     """Its mark; "" without one. Where a program has thrown nbgrader's away on saving, it is the
     cell's own id, which the builder makes the same."""
     metadata = cell.get("metadata", {})
-    marks = metadata.get("nbgrader", {}).get("grade_id") or cell.get("id") or metadata.get("id")
-    return str(marks) if marks and _GRADE_ID.fullmatch(str(marks)) else ""
+    marks = (metadata.get("nbgrader", {}).get("grade_id"), cell.get("id"), metadata.get("id"))
+    return next((str(mark) for mark in marks if _GRADE_ID.fullmatch(str(mark))), "")
 
 
 def marked_cells(notebook: NotebookNode) -> Iterator[tuple[NotebookNode, Role]]:
