@@ -11,6 +11,7 @@ import traitlets
 
 from toyserve.clock import WallClock
 from toyserve.hardware import HARDWARE
+from toyserve.metrics import end_time, summarize_requests
 from toyserve.modelspecs import MODELS
 from toyserve.parts import SCHEDULERS
 from toyserve.policies import POLICIES
@@ -220,7 +221,10 @@ def _control(label: str, choices: tuple[Any, ...], value: Any) -> Any:
 
 
 def _note(settings: Settings, recording: Recording) -> str:
-    summary = recording.summary()
+    records = list(recording.requests.values())
+    start = min(record.arrival_time for record in records)
+    # Of the requests alone: what the summary says of steps takes as long as the run itself.
+    summary = summarize_requests(records, start=start, end=max(start, end_time(records)))
     first, gap = summary["ttft_ms"], summary["itl_ms"]
     parts = [f"<b>{summary['output_tokens_per_s']:,.0f}</b> tokens per second"]
     for label, times in (("first token after", first), ("gap between tokens", gap)):
