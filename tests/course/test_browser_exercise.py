@@ -128,5 +128,6 @@ def test_a_right_answer_is_told_so_and_what_comes_next(page: Any, tmp_path: Path
 def test_an_endless_loop_is_stopped_and_the_kernel_lives(page: Any, tmp_path: Path) -> None:
     output = answered(page, ENDLESS)
     playwright.expect(output.get_by_text("had not ended after")).to_be_visible(timeout=20_000)
+    playwright.expect(output.get_by_text("It was stopped in the line")).to_be_visible()
     page.screenshot(path=shots_folder(tmp_path) / "exercise-endless.png")
     playwright.expect(answered(page, RIGHT).get_by_text("04.1 is right")).to_be_visible()

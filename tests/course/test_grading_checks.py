@@ -281,6 +281,10 @@ def test_whatever_it_does_there_is_a_sentence(function: Any, words: str) -> None
     assert words in fails(function)
 
 
+def test_an_endless_answer_is_told_in_which_line_it_was_stopped() -> None:
+    assert "in the line `" in fails(swallow_exceptions)
+
+
 def test_what_is_not_there_is_named() -> None:
     assert "nothing is called `f` yet" in observe(PART, {}, {}, 1)["failed"]
 

@@ -24,6 +24,7 @@ from toyserve.course.checks.examine import (
     LIMIT,
     Outcome,
     crash_sentence,
+    endless_sentence,
     is_missing,
     judge,
     observe,
@@ -111,8 +112,8 @@ def run_cell(
             waiting = eval(code, namespace)
             if inspect.iscoroutine(waiting):
                 asyncio.run(waiting)
-    except TimeIsUp:
-        return f"the cell had not ended after {limit:.0f} seconds: does a loop never end?"
+    except TimeIsUp as error:
+        return endless_sentence("the cell", limit, error)
     except NotImplementedError:
         return "it is still to be written"
     except KeyboardInterrupt:

@@ -48,8 +48,8 @@ def observe(part: Part, namespace: Mapping[str, Any], case: Case, limit: float) 
         with time_limit(limit):
             data = pack(part.observe(json.loads(json.dumps(case)), *objects))
             size = len(json.dumps(data))
-    except TimeIsUp:
-        return {"failed": f"it had not ended after {limit:.0f} seconds: does a loop never end?"}
+    except TimeIsUp as error:
+        return {"failed": endless_sentence("it", limit, error)}
     except NotPlain as error:
         return {"failed": str(error)}
     except NotImplementedError as error:
@@ -91,6 +91,21 @@ def _still_to_write(part: Part, error: BaseException) -> str:
     return text if "still to be written" in text else "it is still to be written"
 
 
+def endless_sentence(what: str, limit: float, error: BaseException) -> str:
+    """That it was stopped, and at which line of the learner's own code."""
+    line = _line_of(error)
+    where = f" It was stopped in the line `{line}`" if line else ""
+    return f"{what} had not ended after {limit:.0f} seconds: does a loop never end?{where}"
+
+
+def _line_of(error: BaseException) -> str:
+    """The innermost line that the learner wrote; "" when there is none."""
+    for entry in reversed(traceback.extract_tb(error.__traceback__)):
+        if not entry.filename.startswith(_NOT_THEIRS) and "site-packages" not in entry.filename:
+            return entry.line or linecache.getline(entry.filename, entry.lineno or 0).strip()
+    return ""
+
+
 def crash_sentence(error: BaseException) -> str:
     """What was raised, and at which line of the learner's own code."""
     try:
@@ -98,12 +113,8 @@ def crash_sentence(error: BaseException) -> str:
     except BaseException:
         text = ""
     kind = type(error).__name__
-    where = ""
-    for entry in reversed(traceback.extract_tb(error.__traceback__)):
-        if not entry.filename.startswith(_NOT_THEIRS) and "site-packages" not in entry.filename:
-            line = entry.line or linecache.getline(entry.filename, entry.lineno or 0).strip()
-            where = f", in the line `{line}`" if line else ""
-            break
+    line = _line_of(error)
+    where = f", in the line `{line}`" if line else ""
     if isinstance(error, EOFError) and "reading a line" in text:
         return f"it asks for something to be typed (input), and nobody is there{where}"
     if isinstance(error, ValueError | RuntimeError) and text:
