@@ -197,6 +197,15 @@ def test_on_the_time_axis_an_engine_without_work_is_empty():
     assert heights["cached"].values[at] == 4 * kept > 0
 
 
+def test_between_two_steps_of_one_batch_the_batch_is_there():
+    recording = classic()
+    for number, step in enumerate(recording.steps):  # as on a real clock: never back to back
+        step.start_time, step.end_time = number * 0.01, number * 0.01 + 0.009
+    bars = bars_of(recording, "time")
+    assert bars.is_step.all()
+    assert bars.edges == pytest.approx([*(n * 0.01 for n in range(100)), 0.999])
+
+
 def test_bars_over_many_steps_are_means_by_step_or_by_time():
     recording = crowd(80, ContinuousScheduler(2))
     values = np.arange(recording.num_steps) % 5

@@ -7,13 +7,14 @@ and a bar that covers several steps is their mean by time.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from toyserve.recording import Recording
+from toyserve.recording import Recording, StepRecord
 from toyserve.viz.words import step_axis
 
 MAX_BARS = 700
@@ -56,17 +57,24 @@ def bars_of(recording: Recording, x: str) -> Bars:
         edges = np.ceil(np.arange(num_bars + 1) * len(steps) / num_bars)
         return Bars(edges, bounds, np.ones(len(steps), dtype=bool))
     moments, is_step = [steps[0].start_time], []
-    for step in steps:
-        if step.start_time > moments[-1]:
-            moments.append(step.start_time)
-            is_step.append(False)
-        moments.append(step.end_time)
+    for step, following in zip_longest(steps, steps[1:]):
+        goes_on = following is not None and _goes_on(step, following)
+        moments.append(following.start_time if goes_on else step.end_time)
         is_step.append(True)
+        if following is not None and following.start_time > moments[-1]:
+            moments.append(following.start_time)
+            is_step.append(False)
     bounds = np.array(moments)
     edges = bounds
     if len(is_step) > MAX_BARS and bounds[-1] > bounds[0]:
         edges = np.linspace(bounds[0], bounds[-1], MAX_BARS + 1)
     return Bars(edges, bounds, np.array(is_step))
+
+
+def _goes_on(step: StepRecord, following: StepRecord) -> bool:
+    """Somebody is in the batch of both: between them the engine only keeps its books."""
+    batch = {*step.num_scheduled_tokens, *step.num_padded_tokens}
+    return not batch.isdisjoint({*following.num_scheduled_tokens, *following.num_padded_tokens})
 
 
 def x_axis(ax: Axes, x: str, edges: NDArray[np.float64]) -> None:
