@@ -113,3 +113,18 @@ def test_nothing_is_written_over_a_release(
 def test_a_seed_needs_a_roster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["release", f"--out={tmp_path / 'x'}", "--seed=7"]) == 2
     assert "--roster" in capsys.readouterr().err
+
+
+def test_what_the_open_text_of_an_exercise_says_is_no_secret() -> None:
+    lines = ["self.admit(plan, request)", "self.my_own_idea_of_a_plan(plan)"]
+    answer = "\n".join(["### BEGIN SOLUTION", *lines, "### END SOLUTION"])
+    cells = [
+        nbformat.v4.new_markdown_cell("`self.admit(plan, request)` lets in any request."),
+        nbformat.v4.new_code_cell(answer, metadata={"nbgrader": {"grade_id": "ex01-1-answer"}}),
+    ]
+    secrets = secret_lines({"01_x": nbformat.v4.new_notebook(cells=cells)})
+    assert list(secrets) == lines[1:]
+
+
+def test_all_exercises_can_be_released_together(tmp_path: Path) -> None:
+    assert main(["release", f"--out={tmp_path / 'out'}"]) == 0

@@ -140,13 +140,13 @@ def _write_seeds(folder: Path, seeds: Mapping[str, int]) -> None:
 
 
 def secret_lines(teacher: Mapping[str, NotebookNode]) -> dict[str, str]:
-    """Line of a solution or a hidden test → whose. Lines that learners are given are not secret."""
+    """Line of a solution or a hidden test → whose. What learners are given, be it in the middle of
+    a sentence, is not secret."""
     secrets: dict[str, str] = {}
-    given: set[str] = set()
+    given = ""
     for name, notebook in teacher.items():
         for cell in notebook.cells:
-            open_part = _without_solution(cut_hidden(cell.source))
-            given.update(line.strip() for line in open_part.splitlines())
+            given += _without_solution(cut_hidden(cell.source)) + "\n"
         for cell, role in marked_cells(notebook):
             if role.kind == "check":
                 lines = hidden_tests(cell.source)
