@@ -17,6 +17,8 @@ from browser_for_tests import (
     shots_folder,
 )
 
+EXERCISE = "h1:has-text('Exercise 01')"
+
 pytestmark = [*needs_browser, pytest.mark.slow]
 
 
@@ -35,5 +37,13 @@ def test_the_start_page_opens_first_and_its_links_open_lessons(tmp_path: Path) -
         page.screenshot(path=shots_folder(tmp_path) / "start-page.png")
         page.locator(".jp-OutputArea-output a", has_text="04 · Continuous batching").first.click()
         page.get_by_role("heading", name="04 · Continuous batching").wait_for(timeout=60_000)
+        for link, there in (
+            (page.locator(".jp-OutputArea-output a", has_text="0 of 5").first, EXERCISE),
+            (page.get_by_role("link", name="glossary").first, ".jp-MarkdownViewer h1"),
+        ):
+            page.locator(".lm-TabBar-tabLabel", has_text="index.ipynb").first.click()
+            page.evaluate(SCROLL, "lesson_table()" if there == EXERCISE else "How a lesson works")
+            link.click()
+            page.locator(there).first.wait_for(timeout=60_000)
     assert watch.external == []
     assert watch.errors == []
