@@ -60,7 +60,10 @@ def interpreter_requested() -> bool:
 
 
 def support(device: "torch.device | str", dtype: "torch.dtype | None" = None) -> Support:
-    """Say whether the kernels can run on `device` with tensors of `dtype` (None: any of them)."""
+    """Say whether the kernels can run on `device` with tensors of `dtype` (None: any of them).
+
+    On a GPU the first answer takes a second or two, since a small kernel is built and launched.
+    """
     import torch
 
     mode = triton_mode()
@@ -92,7 +95,27 @@ def _support(device: "torch.device", dtype: "torch.dtype | None", mode: Mode) ->
     if capability < MIN_CAPABILITY and torch.version.hip is None:
         why = f"the GPU's compute capability is {capability / 10}, the kernels need 7.5 or more"
         return Support(mode, why)
-    return Support(mode, _why_not_dtype(torch, mode, capability, dtype))
+    why = _why_not_dtype(torch, mode, capability, dtype) or _why_no_launch(device)
+    return Support(mode, why)
+
+
+@lru_cache(maxsize=16)
+def _why_no_launch(device: "torch.device") -> str | None:
+    """Try it: Triton builds its launcher with the machine's C compiler and Python's headers."""
+    import torch
+
+    from .write_kv import write_kv_kernel
+
+    try:
+        with torch.cuda.device(device):
+            one = torch.zeros(1, 1, 1, 16, device=device)
+            skip = torch.full((1,), -1, device=device)
+            sizes = {"NUM_KV_HEADS": 1, "HEADS_PAD": 1, "HEAD_DIM": 16, "DIM_PAD": 16}
+            write_kv_kernel[(1,)](one, one, one, one, skip, *[16] * 7, **sizes, BLOCK_SIZE=1)
+    except Exception as error:  # whatever a compiler, a linker or a driver has to say
+        said = (str(error).splitlines() or [""])[0][:200]
+        return f"Triton cannot build a kernel here: {type(error).__name__}: {said}"
+    return None
 
 
 def _why_not_dtype(torch, mode: Mode, capability: int, dtype: "torch.dtype | None") -> str | None:

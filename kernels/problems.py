@@ -60,10 +60,12 @@ def make_problem(
     device: torch.device | str = "cpu",
     seed: int = 0,
     wild: bool = False,
+    loud: float = 0.0,
 ) -> PagedProblem:
     """A seeded random problem: shuffled blocks, poison wherever no token was written.
 
     `context_lens[s]` counts all tokens of sequence s, its `query_lens[s]` new ones included.
+    `loud` moves all scores of a row by that much, up or down, which no softmax should notice.
     """
     rng = torch.Generator().manual_seed(seed)
     needed = [-(-length // block_size) for length in context_lens]
@@ -80,10 +82,15 @@ def make_problem(
         place = torch.arange(length)
         slots = table[s, place // block_size].long() * block_size + place % block_size
         pool[slots] = torch.randn(length, 2, num_kv_heads, head_dim, generator=rng)
+        if loud:
+            pool[slots, 0, :, -1] = 1.0  # the last number of each key
     pool = pool.view(num_blocks, block_size, 2, num_kv_heads, head_dim).to(device, dtype)
     qkv = torch.randn(
         sum(query_lens), num_heads + 2 * num_kv_heads, head_dim, generator=rng
     )  # [num_tokens, q heads then k and v heads, head_dim]
+    if loud:
+        odd = (torch.arange(len(qkv))[:, None] + torch.arange(qkv.shape[1])) % 2
+        qkv[..., -1] = (1 - 2 * odd) * loud * head_dim**0.5
     starts = torch.tensor([0, *query_lens]).cumsum(0).to(torch.int32)
     return PagedProblem(
         q=qkv.to(device, dtype)[:, :num_heads],

@@ -62,8 +62,8 @@ class _DecodeGroup(NamedTuple):
 
 def to_device(array: np.ndarray, device: torch.device) -> Tensor:
     """The numbers on ``device``; on a CPU the same memory. Does not wait for a GPU's earlier work:
-    from pageable memory the driver takes its own copy before this returns."""
-    return torch.from_numpy(array).to(device, non_blocking=True)
+    from pageable memory CUDA takes a copy of its own before this returns."""
+    return torch.from_numpy(array).to(device, non_blocking=device.type == "cuda")
 
 
 class AttentionBackend(Protocol):
@@ -95,7 +95,7 @@ class TorchAttention:
 
     def begin_step(self, batch: AttentionBatch) -> None:
         """Everything that is the same in all layers: groups, masks, views."""
-        self._slots = batch.slots.to(self.pool.data.device, non_blocking=True)
+        self._slots = to_device(batch.slots.numpy(), self.pool.data.device)
         # Chunks are gathered one at a time at the buffer's start, as the groups are.
         longest = [-(-c.context_len // self.block_size) for c in batch.chunks]
         self._reserve(max([self._most_gathered(batch), *longest], default=0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Literal
+from warnings import warn
 
 import numpy as np
 from torch import Tensor
@@ -45,7 +46,7 @@ class TritonAttention:
         starts = np.cumsum([0, *([1] * decodes), *(c.num_tokens for c in chunks)])
         device = self.pool.data.device
         self.set_step(
-            slots=batch.slots.to(device, non_blocking=True),
+            slots=to_device(batch.slots.numpy(), device),
             block_table=to_device(table, device),
             seq_lens=to_device(np.array(lens, dtype=np.int32), device),
             max_seq_len=max(lens),
@@ -100,8 +101,11 @@ def make_attention(name: AttentionName, pool: KVPool) -> AttentionBackend:
         if why_not:
             raise ValueError(f"attention is 'triton', but {why_not}")
         return TritonAttention(pool)
-    compiled = triton_mode() == "compiled" and not why_not
-    return TritonAttention(pool) if compiled else TorchAttention(pool)
+    if triton_mode() == "compiled" and not why_not:
+        return TritonAttention(pool)
+    if pool.data.is_cuda and why_not:
+        warn(f"the GPU serves with torch's attention, since {why_not}", stacklevel=3)
+    return TorchAttention(pool)
 
 
 def _why_not(pool: KVPool) -> str | None:

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 import torch
 import toyserve_kernels
-from toyserve_kernels.checks import check_attention, check_decode_attention
+from toyserve_kernels.checks import check_attention, check_decode_attention, check_write_kv
 from toyserve_kernels.tuning import Tile
 
 HERE = Path(toyserve_kernels.__file__).parent
@@ -22,6 +22,8 @@ VALUES_ARE_KEYS = ("v = tl.load(v_head +", "v = tl.load(k_head +")
 EMPTY_ROW_IS_NAN = ("tl.where(l > 0, l, 1.0)", "l")
 SHRINK_FORGOTTEN = ("l = l * fix + ", "l = l + ")
 ACC_NOT_SHRUNK = ("acc=acc * fix[:, None]", "acc=acc")
+NO_RUNNING_MAXIMUM = ("m_new = tl.maximum(m, tl.max(scores, axis=1))", "m_new = m * 0.0")
+PLACE_IN_BLOCK_IGNORED = (" + (n % BLOCK_SIZE).to(tl.int64) * stride_slot", "")
 ONE_KEY_TOO_MANY = ("inside = n < end", "inside = n < end + 1")
 TABLE_OFF_BY_ONE = ("n // BLOCK_SIZE", "(n + 1) // BLOCK_SIZE")
 
@@ -45,6 +47,16 @@ RAGGED = {
     "old values not shrunk": ACC_NOT_SHRUNK,
     "one key too many": ONE_KEY_TOO_MANY,
     "table off by one": TABLE_OFF_BY_ONE,
+    "table's stride off by one": (
+        "seq.to(tl.int64) * stride_table",
+        "seq.to(tl.int64) * (stride_table - 1)",
+    ),
+    "place in the block ignored": PLACE_IN_BLOCK_IGNORED,
+    "keys of KV head 0": (
+        "k_head = k_cache + kv_head.to(tl.int64) * stride_kv_head",
+        "k_head = k_cache",
+    ),
+    "no running maximum": NO_RUNNING_MAXIMUM,
 }
 DECODE = {
     "sequence index ignored": DECODE_SEQUENCE_IGNORED,
@@ -64,6 +76,34 @@ DECODE = {
     "splits not weighted": ("weight = tl.exp2(m - tl.max(m, axis=0))", "weight = m * 0 + 1"),
     "splits overlap": ("end = tl.minimum(begin + ", "end = tl.minimum(begin + TILE + "),
     "empty sequence is NaN": ("tl.where(total > 0, total, 1.0)", "total"),
+    "table's stride off by one": ("at * stride_table", "at * (stride_table - 1)"),
+    "place in the block ignored": PLACE_IN_BLOCK_IGNORED,
+    "last partial tile lost": (
+        "end = tl.minimum(begin + tiles_per_split * TILE, seq_len)",
+        "end = tl.minimum(begin + tiles_per_split * TILE, seq_len // TILE * TILE)",
+    ),
+    "no running maximum": NO_RUNNING_MAXIMUM,
+    "an empty split weighs as if it had scores of 0": (
+        "m = tl.full([GROUP_PAD], -1.0e38, tl.float32)",
+        "m = tl.zeros([GROUP_PAD], tl.float32)",
+    ),
+    "a split without keys has a say": (
+        "l = tl.zeros([GROUP_PAD], tl.float32)",
+        "l = tl.full([GROUP_PAD], 1.0, tl.float32)",
+    ),
+    "splits merged without their maximum": (
+        "weight = tl.exp2(m - tl.max(m, axis=0))",
+        "weight = tl.exp2(m)",
+    ),
+    "partials of another head": ("* GROUP + head) * NUM_SPLITS", "* GROUP + kv_head) * NUM_SPLITS"),
+}
+WRITE = {
+    "slot -1 written": ("    if slot < 0:\n        return\n", ""),
+    "slot 0 skipped": ("if slot < 0:", "if slot <= 0:"),
+    "values by the keys' place": ("v = tl.load(value +", "v = tl.load(key +"),
+    "last head lost": ("(head < NUM_KV_HEADS)", "(head < NUM_KV_HEADS - 1)"),
+    "padding of a head written": ("& (dim < HEAD_DIM)\n", "& (dim < DIM_PAD)\n"),
+    "place in the block ignored": (" + (slot % BLOCK_SIZE) * stride_slot", ""),
 }
 
 
@@ -92,6 +132,12 @@ def test_a_wrong_ragged_kernel_fails(fault: str, tmp_path: Path) -> None:
 def test_a_wrong_decode_kernel_fails(fault: str, tmp_path: Path) -> None:
     wrong = module_with("decode_attention.py", DECODE[fault], tmp_path).decode_attention
     assert check_decode_attention(lambda *a: wrong(*a, num_splits=3, tile=Tile(16, 16))) != []
+
+
+@pytest.mark.parametrize("fault", WRITE)
+def test_a_wrong_write_kernel_fails(fault: str, tmp_path: Path) -> None:
+    wrong = module_with("write_kv.py", WRITE[fault], tmp_path).write_kv
+    assert check_write_kv(wrong) != []
 
 
 def test_the_unchanged_files_pass_the_same_way(tmp_path: Path) -> None:
