@@ -47,6 +47,11 @@ def test_a_meaning_is_what_the_code_itself_says(term: Term) -> None:
         assert docstring.startswith(said) or docstring.partition(": ")[2].startswith(said)
 
 
+def test_no_word_stands_in_the_page_twice() -> None:
+    names = [part for term in TERMS for part in term.name.lower().split(", ")]
+    assert len(names) == len(set(names))
+
+
 def test_most_words_are_defined_by_code_and_few_for_the_glossary_alone() -> None:
     assert len(FROM_CODE) > len(TERMS) / 2
 

@@ -93,9 +93,11 @@ def read_terms(lessons: Path = LESSONS, root: Path = ROOT) -> list[Term]:
     meanings: dict[str, str] = dict(given["ideas"])
     forms = {name: _parts(name) for name in (*given["code"], *meanings)}
     taken = {word.lower() for word in (*given["forms"], *given["no_words"])}.union(*forms.values())
-    for name, meaning in table_words(sources).items():
+    words = table_words(sources)
+    for name in sorted(words, key=lambda name: len(_parts(name))):  # one by one before a pair
         if not taken & _parts(name):
-            forms[name], meanings[name] = _parts(name), meaning
+            forms[name], meanings[name] = _parts(name), words[name]
+            taken |= forms[name]
     for form, name in given["forms"].items():
         if name not in forms:
             raise GlossaryError(f"{form!r} is to be a form of {name!r}, which is no word")
