@@ -56,6 +56,7 @@ format: .venv/.setup-all
 	@$(PY) -m ruff check --fix . ; $(PY) -m ruff format .
 
 lessons: .venv/.setup-all
+	@$(PY) -m toyserve.course.glossary
 	@$(PY) -m toyserve.course.builder
 
 exercises: .venv/.setup-all
