@@ -208,7 +208,7 @@ def judge_tuning(case: Case, got: Any, expected: Any) -> str:
             f"with {counted(got, 'slot')} the p99 of TPOT is {tpot:.1f} ms, and the target is "
             f"{case['tpot_ms']} ms: too many prompts are read beside everybody's decodes"
         )
-    return f"p95 of TTFT {ttft:,.0f} ms, p99 of TPOT {tpot:.1f} ms: both targets are met."
+    return f"TTFT {ttft:,.0f} ms (p95), TPOT {tpot:.1f} ms (p99): both targets are met."
 
 
 PARTS = [

@@ -277,7 +277,7 @@ def judge_budget(case: Case, got: Any, expected: Any) -> str:
             f"with a budget of {got:,} the p95 of TTFT is {first:,.0f} ms, and the target is "
             f"{case['ttft_ms']:,} ms: prompts queue for their share of the steps"
         )
-    return f"p95 of TTFT {first:,.0f} ms, p99 of the gaps {gap:.1f} ms: both targets are met."
+    return f"TTFT {first:,.0f} ms (p95), gaps of {gap:.1f} ms (p99): both targets are met."
 
 
 PARTS = [

@@ -167,6 +167,13 @@ def _add_text(plan: Plan, key: str, cells: list[Any]) -> None:
         plan.untouched.add(key)
 
 
+def _named(cells: list[str]) -> str:
+    """Checks by name; given cells, whose marks say nothing to anybody, as a number."""
+    checks = [name for name in cells if "-given-" not in name]
+    given = len(cells) - len(checks)
+    return ", ".join(checks + ([f"{given} of the given code"] if given else []))
+
+
 def _notes(submitted: NotebookNode, teacher: NotebookNode, known: set[str], seed: int) -> list[str]:
     notes = []
     names = [grade_id(c) for c in submitted.cells if role_of(c)]
@@ -189,9 +196,9 @@ def _notes(submitted: NotebookNode, teacher: NotebookNode, known: set[str], seed
         if role.kind in ("given", "check") and grade_id(cell) not in names:
             deleted.append(grade_id(cell))
     if edited:
-        notes.append(f"edited cells ({', '.join(edited)}): the original was used instead")
+        notes.append(f"edited cells ({_named(edited)}): the original was used instead")
     if deleted:
-        notes.append(f"missing cells ({', '.join(deleted)}): the original was used")
+        notes.append(f"missing cells ({_named(deleted)}): the original was used")
     own = seed_in(submitted)
     if own is not None and own != seed:
         whose = "another learner" if own else "the course's own copy"
