@@ -16,7 +16,7 @@ print(json.dumps({
     "wasted": 1 - useful / places, "faster": faster, "fewer": fewer, "pair": hole,
     "table": step_table(batch, [8, 9, 10, 11, 60, 61, 100]).splitlines(),
     "prompt_price": prompt_price, "row_price": row_price, "equal": equal,
-    "texts": [out.text for out in outputs["StaticScheduler"]],
+    "texts": [out.text for out in answers[1]],
     "saved": saved, "later": later, "sooner": sooner, "waits": waits, "here": here,
     "dearer": dearer, "gain32": gain32, "wasted32": wasted32, "found": found,
     "lengths": [len(p) for p in prompts], "mended_by_you": mended_by_you,
