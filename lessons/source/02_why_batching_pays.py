@@ -102,7 +102,8 @@ def judge_bill(bill):
         print(f"Not yet: 128 rows have {many:.2f} FLOPs per byte, no more than one row.")
     else:
         print(f"Not yet: {one:.2f} and {many:.1f} FLOPs per byte (wanted: 1.00 and 120.5).")
-        print("Rows go in and come out: 2 · rows · width numbers besides the weights.")
+        print("You count numbers: each has num_bytes bytes." if one > 1.5 else
+              "Rows go in and come out: 2 · rows · width numbers besides the weights.")  # fmt: skip
     return right
 
 
@@ -150,10 +151,12 @@ assert times[128] / times[1] < 1.1
 #
 # Where both take equally long is the **ridge**: peak FLOP/s divided by bandwidth. Left of it rows are nearly free;
 # right of it each one costs its full time.
-#
+
+# %% [markdown]
 # ## Measure it: the same product on this computer
 #
-# In fp32 (four bytes), with the engine's own linear layer, on one core. What you see before you run it was measured
+# In fp32 (four bytes), with the engine's own linear layer (`packed`: its weights are laid out once in the order in
+# which this processor reads them), on one core. What you see before you run it was measured
 # where this lesson was written.
 
 # %% tags=["wall-clock"]
@@ -188,7 +191,8 @@ for rows, seconds in measured.items():
 #
 # Draw what a machine can do at best for each intensity: bandwidth × intensity, up to the peak. That is a *roofline*
 # (Williams, Waterman and Patterson, 2009). Now put a server's steps under it. 128 users start together;
-# their answers have 1, 2, 3, … 128 tokens, so the batch shrinks by one in every step:
+# their answers have 1, 2, 3, … 128 tokens, and whoever has finished leaves (`ContinuousScheduler`, lesson 04), so
+# the batch shrinks by one in every step:
 
 # %%
 from toyserve import Engine
@@ -205,23 +209,22 @@ def simulate(scheduler, workload, gpu="h100", model="llama-3-8b"):
     clock = VirtualClock()
     runner = TimedRunner(SimulatedRunner(workload.output_lens), cost_model(gpu, model), clock)
     engine = Engine(scheduler=scheduler, kv=PagedKV(6000), runner=runner, clock=clock, check=False)
-    return engine.run(workload.requests_for_engine())
+    return engine.run(workload.requests_for_engine())  # check=False: no audit after each step
 
 
-def users(n, prompt=200, answer=100):
-    """n requests at once; answer: tokens, or a function of the user's number."""
-    size = answer if callable(answer) else lambda _: answer
+def users(answers):
+    """One request for each answer's length, all there at once, 200 tokens of prompt each."""
     return Workload("users", tuple(
-        WorkloadRequest(f"u{i}", num_prompt_tokens=prompt, output_len=size(i)) for i in range(n)
+        WorkloadRequest(f"u{i}", num_prompt_tokens=200, output_len=n) for i, n in enumerate(answers)
     ))  # fmt: skip
 
 
-shrinking = simulate(ContinuousScheduler(128), users(128, answer=lambda i: i + 1))
+shrinking = simulate(ContinuousScheduler(128), users(range(1, 129)))
 roofline("h100", "llama-3-8b", shrinking)
 
 # %% [markdown]
 # Each blue dot is a decode step: far left the last one, with a single user, far right those with over a hundred. They
-# climb along the roof, and none comes near the ridge. The orange square is the first step, which reads 128 prompts at
+# climb along the roof, and none reaches the ridge. The orange square is the first step, which reads 128 prompts at
 # once, 25,600 tokens: it is beyond the ridge, where more rows don't help any more.
 #
 # (The dots stay a little under the roof, because nobody reaches the data sheet: the cost model
@@ -229,7 +232,8 @@ roofline("h100", "llama-3-8b", shrinking)
 #
 # ## Build it: a server for many
 #
-# One line of lesson 01's scheduler says that only one request may run. Let everybody in who fits:
+# Lesson 01's scheduler lets one request in when nobody runs. Let in as many as there is room for
+# (`admit` returns `False` when memory is short):
 
 # %%
 from toyserve.schedulers import Scheduler, SchedulerOutput, SequentialScheduler
@@ -253,7 +257,7 @@ from toyserve.course.show import show_diff
 show_diff(SequentialScheduler.schedule, Together.schedule)
 
 # %% [markdown]
-# (The lines that go only note *why* somebody waits, for the pictures.) All start together here, and all answers
+# (The last two lines that go only noted *why* somebody waits, for the pictures.) All start together here, and all answers
 # are equally long. What happens when they aren't is lesson 03.
 #
 # The engine at batch 1, 8, 32 and 128, on the clock of the H100:
@@ -276,7 +280,7 @@ def show_rates(rates, title):
     print(f"{title}\n{text_table(header, rows)}")
 
 
-on_h100 = {b: decode_rates(simulate(Together(b), users(b))) for b in BATCHES}
+on_h100 = {b: decode_rates(simulate(Together(b), users([100] * b))) for b in BATCHES}
 show_rates(on_h100, "Llama-3-8B on an H100, modelled, 200 tokens of prompt")
 assert on_h100[128][0] / on_h100[1][0] > 90
 
@@ -315,18 +319,30 @@ curves = {"H100, 8B model, modelled": on_h100, "here, bundled GPT-2, measured": 
 throughput_vs_batch({name: [(b, r[b][0]) for b in BATCHES] for name, r in curves.items()})
 
 # %% [markdown]
-# Two machines, two shapes:
-#
-# - **A GPU amortises reading weights.** 15 GB per step, for one row or for 128. (The file has 16: of its
-#   table of token vectors a step looks up only a few rows.) Total throughput grows
-#   nearly with the batch, and each user hardly feels it.
+# Two machines, two shapes. (The title speaks of the blue curve; for the other, see the table.) How much has each
+# to read in a step?
+
+# %%
+from toyserve.costs import StepShape, get_model
+
+one_row = StepShape.of_rows([(200, 1)])  # 200 tokens behind it, 1 new
+print(f"8B model on the H100: {h100.model.weight_bytes / 1e9:.0f} GB of weights, "
+      f"{h100.breakdown(one_row).linear.num_bytes / 1e9:.0f} GB of them read in each step")  # fmt: skip
+print(f"bundled GPT-2 here  : {4 * get_model('toy').total_params / 1e6:.0f} MB (4 bytes each)")
+
+# %% [markdown]
+# - **A GPU amortises reading weights.** 15 GB per step, for one row or for 128. (Of the table of token vectors a
+#   step looks up only a few rows: the missing gigabyte.) Total throughput grows nearly with the batch, and each
+#   user hardly feels it.
 # - **A CPU amortises overhead.** The weights of the small model, 22 MB, are quickly read. What a
 #   step pays once is Python and the calls into torch. Beyond a few rows each one costs its
 #   arithmetic: the total flattens, and each user's text gets slower.
 #
 # On both, the first few rows are the cheapest thing you can buy.
-#
-# Turn the knobs yourself. `batch (slots)` is the one that counts today:
+
+# %% [markdown]
+# Turn the knob: put `batch (slots)` from 1 to 8 and to 32, and read the line above the picture. Tokens per second grow,
+# the wait for the first token shrinks, and the gap between tokens hardly moves.
 
 # %%
 from toyserve.viz import playground
@@ -363,7 +379,8 @@ assert rates_by_context[8000][-1] < 20
 # **"Batching speeds up prompts, too."** A prompt is a batch already: its tokens are rows.
 
 # %%
-together, apart = h100.time_of_rows([(0, 2048)] * 8), 8 * h100.prefill_time(2048)
+eight = [(0, 2048)] * 8  # eight rows: 0 tokens behind each, 2048 to read
+together, apart = h100.time_of_rows(eight), 8 * h100.prefill_time(2048)
 prefill_gain = apart / together
 decode_gain = 8 * h100.decode_time(1, 2048) / h100.decode_time(8, 2048)
 print(f"eight prompts of 2048 tokens in one step: {prefill_gain:.2f} × as fast as one by one")
@@ -375,7 +392,7 @@ assert prefill_gain < 1.05 < 6 < decode_gain
 #
 # Most code that isn't a serving engine puts prompts into a *rectangle*: short ones are filled up on the left with a
 # padding token, so that all end in the same column. GPT-2 has no padding token, so people take its end token. Attention
-# must not look at padding; the mask below takes care of that.
+# must not look at padding; the *mask* below (which tokens each token may look at) takes care of that.
 #
 # (No need to follow the tensors in the next cell: it is right. The fault is in the one after it.)
 
@@ -429,8 +446,11 @@ def layout(rows):
 
 
 encode, decode = llm.tokenizer.encode, llm.tokenizer.decode
-SPEECH = "HAMLET:\nTo be, or not to be, that is the question:\nWhether 'tis nobler in the mind"
-texts = [encode("JULIET:\n")[:1], encode("ANTONY:\nFriends, Romans, countrymen")[:7], encode(SPEECH * 3)[:30]]  # fmt: skip
+SPEECH = (
+    "HAMLET:\nTo be, or not to be, that is the question:\nWhether 'tis nobler in the mind to be"
+)
+texts = [encode("When"), encode("ANTONY:\nFriends"), encode(SPEECH)]
+assert [len(text) for text in texts] == [1, 7, 30]
 
 
 def compare(layout, prompts):
@@ -439,9 +459,10 @@ def compare(layout, prompts):
     for prompt, now in zip(prompts, batch, strict=True):
         (alone,) = complete(layout, [prompt])
         right += now == alone
-        print(f"{len(prompt):3} tokens {'✓' if now == alone else '✗'} alone: {decode(alone)!r}")
-        if now != alone:
-            print(f"             in the batch: {decode(now)!r}")
+        mark, end = "✓" if now == alone else "✗", decode(prompt)[-16:]
+        print(f"{mark} prompt of {len(prompt)}, ends in {end!r}")
+        print(f"         alone: {decode(alone)!r}")
+        print(f"  in the batch: {decode(now)!r}")
     return right
 
 
@@ -460,8 +481,9 @@ quiz("02.position")
 #
 # <details><summary>A hint</summary>
 #
-# `real.cumsum(1)` counts, column by column, how many real tokens there have been in each row. And look again at how
-# `real` is found: who else might use the token `PAD`?
+# `real.cumsum(1)` counts, column by column, how many real tokens there have been in each row: 1 at the first. You want
+# 0 there, and no number below 0 (`.clamp(min=0)`) at the padding. And look again at how `real` is found: who else
+# might use the token `PAD`?
 #
 # </details>
 
@@ -480,7 +502,11 @@ def try_out(layout):
     for name, prompts in (("three lengths", texts), ("an end token in a prompt", scenes)):
         wanted = [llm.generate([p], SamplingParams(temperature=0, max_tokens=12, ignore_eos=True))[0]
                   for p in prompts]  # fmt: skip
-        got = complete(layout, prompts)
+        try:
+            got = complete(layout, prompts)
+        except Exception as error:  # an IndexError: a position below 0, or one too large
+            print(f"✗ {name}: {type(error).__name__}: {error}")
+            continue
         right = sum(g == w.token_ids for g, w in zip(got, wanted, strict=True))
         print("✓" if right == 3 else "✗", f"{name}: {right} of 3 answers as the engine gives them")
 
@@ -519,7 +545,8 @@ print(f"{real.numel()} places, {int(real.sum())} real tokens: {padding:.0%} comp
 
 # %% [markdown]
 # This course's engine has no rectangle: the tokens of all requests lie in *one ragged row*, each with its own position,
-# and only attention knows whose is whose. No padding token, no mask for padding, nothing to get wrong:
+# and only attention knows whose is whose. No padding token, no mask for padding. (`wte` is the table of token vectors,
+# `wpe` the one of positions, `blocks` are the layers; `logits_rows` says after which tokens the next one is wanted.)
 
 # %%
 from toyserve.course.show import show_source
