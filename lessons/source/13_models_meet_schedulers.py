@@ -478,7 +478,8 @@ ax.yaxis.minorticks_off()
 ax.set(xlabel="tokens of conversation", ylabel="requests that fit")
 ax.set_title("Mistral-7B on an H100: a window helps only longer chats", loc="left", fontsize=11)
 ax.legend(frameon=False)
-print({f"{n:,}": f"{a / b:.1f} ×" for n, (a, b) in window.items()})
+gains = [f"{n:,}: {a / b:.1f} ×" for n, (a, b) in window.items()]
+print("requests with the window against without, by length:", "  ".join(gains))
 assert all(a == b for n, (a, b) in window.items() if n <= 4096)
 assert window[32_768][0] >= 7 * window[32_768][1]
 ax.figure
@@ -515,9 +516,7 @@ from toyserve.costs import RooflineCostModel
 from toyserve.hardware import get_hardware
 
 one = {"num_experts": 1, "experts_per_token": 1}
-width = (
-    mixtral.intermediate
-)  # of one expert; a model without experts has one MLP, as wide as needed
+width = mixtral.intermediate  # of one expert
 trio = {
     "dense, as large as the active part": replace(mixtral, intermediate=2 * width, **one),
     "Mixtral-8x7B": mixtral,
@@ -661,7 +660,7 @@ choices = {
     "weight": ["bf16", "int8", "int4"], "kv": ["bf16", "fp8"], "context": [256, 1024, 4096, 8192],
 }  # fmt: skip
 knobs = {
-    name: widgets.SelectionSlider(options=options, description=name)
+    name: widgets.SelectionSlider(options=options, description=name, layout={"width": "420px"})
     for name, options in choices.items()
 }
 shown = widgets.HTML()
