@@ -134,16 +134,29 @@ class MyScheduler(Scheduler):
 
 
 # %%
-mine = simulate(MyScheduler(max_running=4), seven)
-got = entry_steps(mine)
-solved = (got["E"], got["F"]) == (9, 11)
-if solved:
-    print("✓ E takes D's slot in step 9, F takes B's in step 11.")
-elif got["E"] > 100:
-    print(f"Not yet: E enters in step {got['E']}. That is still the static rule.")
-else:
-    print(f"Not yet: E enters in step {got['E']} (wanted: 9), F in {got['F']} (wanted: 11).")
-timeline(mine, title=f"MyScheduler: {mine.num_steps} steps")
+def try_it(cls):
+    """The run, and None if all is well, else what is wrong."""
+    try:
+        run = simulate(cls(max_running=4), seven)
+    except IndexError:
+        return None, "it asks for the next in a queue that is empty. Look into self.waiting first"
+    except Exception as error:  # the engine's own words, or Python's
+        return None, f"{type(error).__name__}: {error}"
+    got = entry_steps(run)
+    if (got["E"], got["F"]) == (9, 11):
+        return run, None
+    if got["E"] > 100:
+        return run, f"E enters in step {got['E']}. That is still the static rule"
+    return run, f"E enters in step {got['E']} (wanted: 9), F in {got['F']} (wanted: 11)"
+
+
+mine, problem = try_it(MyScheduler)
+solved = problem is None
+print(
+    f"Not yet: {problem}." if problem else "✓ E takes D's slot in step 9, F takes B's in step 11."
+)
+if mine:
+    display(timeline(mine, title=f"MyScheduler: {mine.num_steps} steps; white is an empty slot"))
 
 # %% [markdown]
 # Here is one way to write it, folded away so that you can try first. **Click the three dots to
@@ -168,7 +181,7 @@ Mine = MyScheduler if solved else Continuous
 # ## See it
 #
 # The same seven requests, the same four slots, one rule changed. Solid triangles mark where
-# somebody is let in.
+# somebody is let in. And no row is hatched: this rule has no rectangle to keep, so a free slot is just empty.
 
 # %%
 continuous = simulate(Mine(max_running=4), seven)
@@ -217,7 +230,9 @@ axes[0].figure
 
 # %%
 axes = new_axes((10, 5.6), THEMES["light"], 2)
-timeline(continuous, by="request", ax=axes[1], legend=False, title="Continuous")
+waits = [enters[name] - 1 for name in "EFG"]
+now = "Continuous: they wait {}, {} and {} steps, each for the next free slot".format(*waits)
+timeline(continuous, by="request", ax=axes[1], legend=False, title=now)
 timeline(static, by="request", ax=axes[0], title="Static: E, F and G wait 100 steps for A")
 axes[0].set_xlim(0, static.num_steps)
 axes[0].figure
@@ -225,9 +240,9 @@ axes[0].figure
 # %% [markdown]
 # ## The library's version, and what changed
 #
-# First the class this lesson uses, beside it (or below, on a narrow page) the engine's own. That one also
-# notes *why* the next in the queue had to wait, for the pictures, and lets nobody in while memory
-# is so short that somebody was just sent out of the batch (lesson 09).
+# First the class this lesson uses, beside it (or below, on a narrow page) the engine's own. Its `free_slot(plan)`
+# also notes *why* the next in the queue had to wait, for the pictures, and it lets nobody in while memory is so short
+# that somebody was just sent out of the batch (`plan.preempted`, lesson 09).
 
 # %%
 from toyserve.course.show import show_diff, show_source
@@ -347,6 +362,7 @@ def report(runs):
         row = (s["output_tokens_per_s"], ttft["p50"], ttft["p95"])
         rows.append((cls.__name__, run.num_steps, *(f"{value:.0f}" for value in row)))
     print(text_table(("", "steps", "tokens/s", "first token, ms: p50", "p95"), rows))
+    # makespan: seconds from the first arrival to the last token
     old, new = (run.summary()["makespan_s"] for run in runs.values())
     return old / new
 
@@ -514,7 +530,8 @@ assert books[6] == (4, 3)
 # once, and two more are lost.
 #
 # **Mend it** below. Run the cell until both lines have their ✓. Does your first idea pass the second
-# test, too? There, a user closes the browser in the middle of an answer.
+# test, too? There, a user closes the browser in the middle of an answer. (`Mended` inherits `schedule` from
+# `Leaky`. You may give it one of its own.)
 
 
 # %%
