@@ -15,11 +15,13 @@ EXAMPLES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
     parser.add_argument("numbers", nargs="*", metavar="NN", help="exercises (default: all)")
     parser.add_argument("--lab", type=Path, metavar="DIR", help="your course folder")
 
 
 def execute(options: argparse.Namespace) -> int:
+    """0 when every part is right. Raises ValueError for what the user can mend."""
     from toyserve.course.exercise_check import check_notebook, find_notebooks
     from toyserve.course.exercise_progress import lab_of, note_progress
 

@@ -21,6 +21,7 @@ EXAMPLES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
     parser.add_argument("folder", type=Path, metavar="DIR", help="DIR/LEARNER/…/NN_name.ipynb")
     parser.add_argument("numbers", nargs="*", metavar="NN", help="exercises (default: all)")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="a line per submission")
@@ -45,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
+    """0 when all is graded and written. Raises ValueError for what the teacher can mend."""
     from toyserve.course.exercise_files import chosen, find_solutions, seed_for
     from toyserve.course.grading.classroom import grade_class
     from toyserve.course.grading.jobs import find_submissions, read_roster

@@ -16,6 +16,7 @@ EXAMPLES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
     parser.add_argument("numbers", nargs="*", metavar="NN", help="exercises (default: all)")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new folder")
     parser.add_argument("--roster", type=Path, metavar="CSV", help="a line per learner")
@@ -24,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
+    """0 when it is written. Raises ValueError for what the teacher can mend, a leak too."""
     from toyserve.course.exercise_files import chosen, find_solutions
     from toyserve.course.grading.jobs import read_roster
     from toyserve.course.release import release

@@ -58,6 +58,7 @@ def grade_id(cell: NotebookNode) -> str:
 
 
 def marked_cells(notebook: NotebookNode) -> Iterator[tuple[NotebookNode, Role]]:
+    """Cells with a mark of ours, and their role, from top to bottom."""
     for cell in notebook.cells:
         role = role_of(cell)
         if role is not None:

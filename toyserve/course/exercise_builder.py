@@ -326,11 +326,13 @@ def build(source: Path, checks: Path) -> dict[Path, str]:
 
 
 def notebook_text(notebook: NotebookNode) -> str:
+    """As the file is written. Raises ValidationError for what is no notebook."""
     nbformat.validate(notebook)
     return str(nbformat.writes(notebook)).rstrip("\n") + "\n"
 
 
 def find_sources(solutions: Path, numbers: list[str]) -> list[Path]:
+    """The chosen sources, all without a choice. Raises BuildError for an unknown number."""
     sources = sorted((solutions / "source").glob("[0-9][0-9]_*.py"))
     unknown = [n for n in numbers if not any(s.name.startswith(n) for s in sources)]
     if unknown:
@@ -342,6 +344,7 @@ def find_sources(solutions: Path, numbers: list[str]) -> list[Path]:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Build or check; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m toyserve.course.exercise_builder")
     parser.add_argument("numbers", nargs="*", metavar="NN", help="exercises (default: all)")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if one differs")

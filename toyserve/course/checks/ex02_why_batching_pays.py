@@ -193,6 +193,7 @@ def judge_ragged(case: Case, got: Any, expected: Any) -> None:
 
 
 def at_once(*answers: int, prompt: int = 12) -> list[list[Any]]:
+    """Requests A, B, … with answers of so many tokens, all there at time 0."""
     return lettered((prompt, n) for n in answers)
 
 

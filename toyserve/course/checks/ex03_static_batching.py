@@ -115,6 +115,7 @@ def in_batches(case: Case, groups: Sequence[Sequence[str]]) -> Recording:
 
 
 def answers_of(case: Case) -> dict[str, int]:
+    """Request → tokens of its answer."""
     return {name: answer for name, _, _, answer in case["requests"]}
 
 

@@ -61,6 +61,7 @@ def machine(seed: int) -> dict[str, Any]:
 
 
 def costs_of(case: Case) -> RooflineCostModel:
+    """The clock of the case's server."""
     return cost_model(case["gpu"], get_model(case["model"]).with_dtypes(kv=case["kv_dtype"]))
 
 
@@ -219,6 +220,7 @@ MENDED = [
 
 
 def true_leak() -> dict[str, Any]:
+    """Who loses blocks in the colleague's books, and how many are lost at the end."""
     books = watch(LEAK, Ledger(LEAK["blocks"]))["books"]
     grown, held = set(), {}  # type: ignore[var-annotated]
     for book in books:

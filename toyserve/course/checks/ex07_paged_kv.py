@@ -23,6 +23,7 @@ from toyserve.schedulers import ContinuousScheduler
 
 
 def walk(what: str, table: list[int], start: int, end: int, size: int) -> dict[str, Any]:
+    """A case of 07.1: positions ``start`` to ``end`` - 1 behind a block table."""
     return {"what": what, "table": table, "start": start, "end": end, "size": size}
 
 

@@ -199,6 +199,7 @@ def judge_pictures(case: Case, got: Any, expected: Any) -> str:
 
 
 def decode_step(seed: int) -> dict[str, Any]:
+    """The learner's own step: so many users, each with so many tokens behind it."""
     rng = np.random.default_rng(8400 + seed)
     users, context = int(rng.integers(20, 90)), int(rng.integers(15, 60)) * 100
     return {"what": "your decode step", "users": users, "context": context, "gpu": "h100"}

@@ -140,6 +140,7 @@ def patient(seed: int) -> dict[str, Any]:
 
 
 def costs_of(case: Case) -> RooflineCostModel:
+    """Llama-3-8B on the clock of the case's GPU."""
     return cost_model(case["gpu"], "llama-3-8b")
 
 

@@ -180,6 +180,7 @@ def house(seed: int) -> dict[str, Any]:
 
 
 def house_run(case: Case) -> Recording:
+    """The run that a case of 11.4 is about."""
     return serve(case, ChunkedScheduler(case["slots"], 256))
 
 

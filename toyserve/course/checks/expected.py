@@ -26,6 +26,7 @@ def squeeze(data: Any) -> str:
 
 
 def unsqueeze(text: str) -> Any:
+    """What ``squeeze`` was given. Raises ValueError for what is no such text."""
     return json.loads(zlib.decompress(base64.b85decode(text)))
 
 

@@ -56,6 +56,7 @@ class Feedback:
 
 
 def feedback_lines(outcome: Outcome, exercise: Exercise) -> list[str]:
+    """The sentences of an outcome: is it right, what is wrong or next, and in which case."""
     part = exercise.part(outcome.key)
     if outcome.right:
         lines = [f"✓ {part.key} is right ({counted(outcome.num_cases, 'case')})."]

@@ -83,6 +83,7 @@ def log_picture(log: list[dict[str, float]]) -> Any:
 
 
 def true_breath(case: Case) -> dict[str, float]:
+    """Of 11.3, in seconds: the widest silence, and percentiles from plan and from sending."""
     table = np.array([[e["planned"], e["sent"], e["first_token"]] for e in log_of(case)])
     planned, sent, first = table.T
     return {

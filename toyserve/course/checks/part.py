@@ -5,6 +5,9 @@ plain data; ``judge`` looks at that data and nothing else. In a notebook both ru
 When a class is graded, only ``observe`` runs in the submission's process, and ``judge`` in the
 grader's, where no code of the learner's has ever been: printing "PASSED", an object that equals
 everything or a replaced module can change what is brought back, and never what is thought of it.
+
+In the exercises' modules a function run_… is a part's ``observe``, judge_… its ``judge`` and true_…
+its ``truth``; what each takes, returns and raises is said at ``Part``.
 """
 
 from __future__ import annotations

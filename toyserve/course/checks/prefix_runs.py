@@ -16,6 +16,7 @@ from toyserve.workload_types import Workload, WorkloadRequest
 
 
 def prompts_of(case: Case) -> Workload:
+    """The requests of a case, a second apart, those of one letter with one beginning."""
     requests = []
     for i, (name, shared, own) in enumerate(case["requests"]):
         start = 5000 * (1 + "ABCDEFGHIJKLMNOPQRSTUVWXYZ".index(name))
@@ -51,6 +52,7 @@ def without_cache(case: Case) -> Any:
 
 
 def asks(order: str, shared: int = 64, own: int = 8) -> list[list[Any]]:
+    """A request for each letter: ``shared`` tokens of its own beginning and ``own`` others."""
     return [[name, shared, own] for name in order]
 
 

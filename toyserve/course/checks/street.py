@@ -38,6 +38,7 @@ def _play(engine: Engine, events: list[tuple[float, Callable[[], Any]]]) -> None
 
 
 def run_door(case: Case, door_class: Any) -> dict[str, Any]:
+    """Person → what the learner's door said: None (come in), or seconds until to come again."""
     engine, door = engine_before(case), door_class(case["slots"], case["queue"])
     answers: dict[str, Any] = {}
 

@@ -12,6 +12,7 @@ NEAR = 2e-4  # an answer in float32 is as good
 
 
 def is_near(got: Any, wanted: Any) -> bool:
+    """Equal, but for what float32 makes of it."""
     return bool(np.allclose(got, wanted, rtol=NEAR, atol=NEAR))
 
 
@@ -69,6 +70,7 @@ SIGNS = {
 
 
 def broken(case: Case, fault: str) -> Any:
+    """The answer of the kernel with this fault, ``[new tokens, heads, dim]``."""
     return pretend(case, **FAULTS[fault](case["block_size"], case["kv_heads"]))
 
 
@@ -79,6 +81,8 @@ def _error(out: Any, wanted: Any) -> Any:
 
 
 def error_map(out: Any, wanted: Any) -> Picture:
+    """Where an answer is wrong: a row for each new token, a column for each query head."""
+
     def draw() -> Any:
         from toyserve.viz.style import THEMES, new_axes
 

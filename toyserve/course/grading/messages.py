@@ -11,6 +11,7 @@ MAX_MESSAGE = 64_000_000
 
 
 def send(channel: socket.socket, message: Any) -> None:
+    """Raises OSError when the other side is gone."""
     data = json.dumps(message).encode("utf-8")
     channel.sendall(struct.pack(">I", len(data)) + data)
 

@@ -44,6 +44,7 @@ def _result_path(learner: str, exercise: str, out: Path) -> Path:
 
 
 def kept_result(job: Job, setup: Setup) -> dict[str, Any] | None:
+    """The result of an earlier run, None if anything that it depends on has changed."""
     try:
         text = _result_path(job.learner, job.exercise, setup.out).read_text(encoding="utf-8")
         result: dict[str, Any] = json.loads(text)
