@@ -191,24 +191,27 @@ def check_write_kv(
         rng = torch.Generator().manual_seed(head_dim)
         num_slots = 5 * block_size + 32
         num_slots -= num_slots % block_size
-        pool = torch.randn(num_slots, 2, heads, head_dim, generator=rng).to(device, dtype)
-        pool = pool.view(-1, block_size, 2, heads, head_dim)
-        slots = torch.randperm(num_slots - 1, generator=rng)[:17]  # the last slot stays free:
-        slots[[3, 10]] = -1  # a padding token written to slot -1 would land there
+        # The cache is all but the first block: a padding token written to slot -1 lands in front
+        # of it, or, if -1 counts from the end, in the last slot, which stays free.
+        room = torch.randn(block_size + num_slots, 2, heads, head_dim, generator=rng)
+        room = room.to(device, dtype).view(-1, block_size, 2, heads, head_dim)
+        slots = torch.randperm(num_slots - 1, generator=rng)[:17]
+        slots[[3, 10]] = -1
         qkv = torch.randn(17, 4 * heads, head_dim, generator=rng).to(device, dtype)
-        key, value, slots = qkv[:, 2 * heads : 3 * heads], qkv[:, 3 * heads :], slots.to(device)
-        expected = pool.clone()
-        write_kv_reference(key, value, expected[:, :, 0], expected[:, :, 1], slots)
+        key, slots = qkv[:, 2 * heads : 3 * heads], slots.to(device)
+        value = qkv[:, 3 * heads :].contiguous()  # other strides than the key's
+        expected = room.clone()
+        write_kv_reference(key, value, expected[1:, :, 0], expected[1:, :, 1], slots)
         try:
-            fn(key, value, pool[:, :, 0], pool[:, :, 1], slots)
+            fn(key, value, room[1:, :, 0], room[1:, :, 1], slots)
         except Exception as error:  # a learner's kernel may raise anything
             problems.append(f"{about}: raised {type(error).__name__}: {error}")
             continue
-        wrong = (pool != expected).flatten(3).any(-1)  # [num_blocks, block_size, K or V]
+        wrong = (room != expected).flatten(3).any(-1)  # [num_blocks, block_size, K or V]
         if wrong.any():
             block, offset, which = wrong.nonzero()[0].tolist()
-            slot, name = block * block_size + offset, "KV"[which]
-            owner = (slots == slot).nonzero().flatten().tolist()
+            slot, name = (block - 1) * block_size + offset, "KV"[which]
+            owner = (slots == slot).nonzero().flatten().tolist() if slot >= 0 else []
             should = f"token {owner[0]}'s" if owner else "what was there before"
             problems.append(f"{about}: the {name} in slot {slot} is not {should}")
     return problems

@@ -100,7 +100,8 @@ DECODE = {
 WRITE = {
     "slot -1 written": ("    if slot < 0:\n        return\n", ""),
     "slot 0 skipped": ("if slot < 0:", "if slot <= 0:"),
-    "values by the keys' place": ("v = tl.load(value +", "v = tl.load(key +"),
+    "values are keys": ("v = tl.load(value +", "v = tl.load(key +"),
+    "values by the keys' strides": ("token * stride_value_token", "token * stride_key_token"),
     "last head lost": ("(head < NUM_KV_HEADS)", "(head < NUM_KV_HEADS - 1)"),
     "padding of a head written": ("& (dim < HEAD_DIM)\n", "& (dim < DIM_PAD)\n"),
     "place in the block ignored": (" + (slot % BLOCK_SIZE) * stride_slot", ""),
