@@ -16,7 +16,7 @@ from toyserve.viz.still import still_picture, tail_of
 from toyserve.viz.widget import Timeline
 from toyserve.viz.widget_data import refreshed
 
-REFRESH_TIME = 0.25  # seconds between two pictures at least
+REFRESH_TIME = 0.4  # seconds between two pictures at least
 # A picture that took one second to make is followed by none for so many: 1 part in 21 of the time.
 REST_FACTOR = 20.0
 

@@ -164,11 +164,12 @@ class View {
   }
 
   /** When header and grid have both come: they come in one message, and a change is told of each.
-   * The pictures of a run that goes on have to wait, as drawing takes the cores that it runs on. */
+   * After its first, the pictures of a run that goes on wait: drawing takes the cores it runs on. */
   loadSoon() {
     if (this.loading) return;
     this.loading = true;
-    const rest = this.model.get("running") ? this.nextPicture - performance.now() : 0;
+    const goesOn = this.model.get("running") && this.run.num_steps > 0;
+    const rest = goesOn ? this.nextPicture - performance.now() : 0;
     if (rest > 0) this.waiting = setTimeout(() => this.load(), rest);
     else queueMicrotask(() => this.load());
   }
