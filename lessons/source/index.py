@@ -16,10 +16,10 @@ from toyserve.course.start_page import course_map, first_picture, lesson_table
 first_picture()
 
 # %% [markdown]
-# *Six people, A to F, ask a server that has four places (the rows). Above, E and F wait outside while three of
-# the four places compute for nobody (hatched). Below, it is the same server with a few lines changed. You write
-# those lines in lesson 04, and then find out whom they harm.*
-#
+# *Six people, A to F, ask a server with four places (the rows). Above, E and F wait while three places compute
+# for nobody (hatched). Below, a few lines are changed: you write them in lesson 04, and find out whom they harm.*
+
+# %% [markdown]
 # ## What you will be able to do
 #
 # - **Write the loop** that vLLM-like servers run: who goes next, how many tokens each, whose memory goes.
@@ -49,11 +49,11 @@ course_map()
 # 4. **You break it.** A fault from real servers, seeded on purpose. You find it and mend it.
 # 5. **You do its exercise**, the harder half: five parts that answer at once, in words and pictures, and one
 #    explanation for a person to read.
-#
-# Run the cells in order. Everything you write stays in your own folder and is never overwritten. A word that
-# you don't know: the [glossary](glossary.md).
 
 # %% [markdown]
+# Run the cells in order. Everything you write stays in your own folder and is never overwritten. A word that
+# you don't know: the [glossary](glossary.md).
+#
 # ## Which way?
 #
 # | you have | take |
