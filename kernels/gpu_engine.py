@@ -19,6 +19,9 @@ GPT2_124M = {"vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer":
 SMALL = {"vocab_size": 997, "n_positions": 256, "n_embd": 256, "n_layer": 4, "n_head": 4}
 SMOKE = {"vocab_size": 97, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 2}
 
+CHECKED = (12, 40, 70)  # prompts, most new tokens, longest prompt
+SERVED = (32, 128, 128)  # prompts, their length, new tokens
+
 
 def write_random_gpt2(folder: Path, shape: dict[str, int], scale: float = 0.05) -> None:
     """A checkpoint folder in Hugging Face's GPT-2 layout, with a tokenizer of two tokens.
@@ -72,7 +75,7 @@ def check_engine(report: Report, bench: Bench) -> None:
     from toyserve import LLM, SamplingParams
 
     shape = SMOKE if bench.smoke else SMALL
-    count, most, longest = (3, 4, 9) if bench.smoke else (12, 40, 70)
+    count, most, longest = (3, 4, 9) if bench.smoke else CHECKED
     rng = torch.Generator().manual_seed(2)
     lens = torch.randint(1, longest, (count,), generator=rng).tolist()
     prompts = [torch.randint(1, shape["vocab_size"], (n,), generator=rng).tolist() for n in lens]
@@ -103,7 +106,7 @@ def measure_engine(report: Report, bench: Bench) -> None:
     from toyserve import LLM, SamplingParams
 
     shape = SMOKE if bench.smoke else GPT2_124M
-    num_prompts, prompt_len, max_tokens = (2, 9, 3) if bench.smoke else (32, 128, 128)
+    num_prompts, prompt_len, max_tokens = (2, 9, 3) if bench.smoke else SERVED
     shown = f"{num_prompts} prompts of {prompt_len}, {max_tokens} new"
     rng = torch.Generator().manual_seed(1)
     prompts = torch.randint(1, shape["vocab_size"], (num_prompts, prompt_len), generator=rng)

@@ -87,10 +87,6 @@ DECODE = {
         "m = tl.full([GROUP_PAD], -1.0e38, tl.float32)",
         "m = tl.zeros([GROUP_PAD], tl.float32)",
     ),
-    "a split without keys has a say": (
-        "l = tl.zeros([GROUP_PAD], tl.float32)",
-        "l = tl.full([GROUP_PAD], 1.0, tl.float32)",
-    ),
     "splits merged without their maximum": (
         "weight = tl.exp2(m - tl.max(m, axis=0))",
         "weight = tl.exp2(m)",
