@@ -272,6 +272,7 @@ BAD: dict[str, Bad] = {
     "searches-memory": Bad(answer(SEARCHES_MEMORY), LOST, "found: []"),
     "outlives": Bad(before(OUTLIVES), (), ""),
     "leaves-its-group": Bad(before(LEAVES_ITS_GROUP), (), ""),
+    "comes-back-twice": Bad(before("import os\nif os.fork() == 0:\n    1 / 0"), (), ""),
     "lasts": Bad(before(LASTS), (), ""),
     "no-clock": Bad(before(NO_CLOCK), (), ""),
     "endless-no-clock": Bad(answer(f"{NO_CLOCK}while True: pass"), LOST, "had not ended"),

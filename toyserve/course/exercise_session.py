@@ -35,6 +35,7 @@ from toyserve.course.checks.plain import canonical, pack, unpack
 from toyserve.course.exercise import hidden_tests, marked_cells, with_seed
 
 CELL_LIMIT = 20.0  # seconds for one cell
+PATIENCE = 120.0  # for a cell or a part of the author's own, on a machine that is busy
 # A part's key, the namespace when its check cell is reached, the code of its hidden tests.
 OnPart = Callable[[str, dict[str, Any], str], None]
 
@@ -132,6 +133,7 @@ def walk(
     seed: int,
     on_part: OnPart,
     on_answer: Callable[[str, dict[str, Any]], None] | None = None,
+    cell_limit: float = CELL_LIMIT,
 ) -> dict[str, str]:
     """Run the notebook's code top to bottom; at each check cell call ``on_part`` instead.
 
@@ -151,7 +153,8 @@ def walk(
             continue
         if on_answer and role.kind == "answer" and role.key:
             on_answer(role.key, namespace)
-        problem = run_cell(with_seed(cell.source, seed), namespace, f"{role.kind} {number}")
+        source, name = with_seed(cell.source, seed), f"{role.kind} {number}"
+        problem = run_cell(source, namespace, name, cell_limit)
         if problem and role.kind == "given":
             raise RuntimeError(f"a given cell stopped: {problem}\n{cell.source}")
         if problem and role.key:
@@ -185,6 +188,7 @@ def look(
     *,
     hidden: Mapping[str, list[Case]] | None = None,
     limit: float = LIMIT,
+    cell_limit: float = CELL_LIMIT,
 ) -> tuple[dict[str, Seen], dict[str, str]]:
     """Everything there is to see of every part. hidden: the cases, where the notebook has none.
 
@@ -196,7 +200,7 @@ def look(
         cases = hidden_cases(code, key, namespace) if hidden is None else hidden.get(key, [])
         seen[key] = see(exercise.part(key), seed, namespace, cases, limit)
 
-    stopped = walk(notebook, seed, on_part)
+    stopped = walk(notebook, seed, on_part, cell_limit=cell_limit)
     return seen, stopped
 
 
@@ -228,7 +232,8 @@ class Truth:
 
 def find_truth(exercise: Exercise, solution: NotebookNode, seed: int = 0) -> Truth:
     """Run the solution. Raises RuntimeError when it does not answer all of its own cases."""
-    return truth_of(exercise, seed, *look(exercise, solution, seed))
+    seen, stopped = look(exercise, solution, seed, limit=PATIENCE, cell_limit=PATIENCE)
+    return truth_of(exercise, seed, seen, stopped)
 
 
 def truth_of(
