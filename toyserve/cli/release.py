@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """0 when it is written. Raises ValueError for what the teacher can mend, a leak too."""
+    from toyserve.course.checks.numbers import counted
     from toyserve.course.exercise_files import chosen, find_solutions
     from toyserve.course.grading.jobs import read_roster
     from toyserve.course.release import release
@@ -36,9 +37,9 @@ def execute(options: argparse.Namespace) -> int:
     names = chosen(list(find_solutions(options.solutions)), options.numbers)
     done = release(options.out, learners, names, options.seed, solutions=options.solutions)
     print(
-        f"{done.folder}: {len(done.exercises)} exercises for {len(done.learners)} "
-        f"{'learner' if len(done.learners) == 1 else 'learners'}. {done.num_files} files were "
-        f"searched: no line of a solution or a hidden test is in them."
+        f"{done.folder}: {counted(len(done.exercises), 'exercise')} for "
+        f"{counted(len(done.learners), 'learner')}. {counted(done.num_files, 'file')} searched: no "
+        f"line of a solution or a hidden test is in there."
     )
     if options.seed is not None:
         print(
