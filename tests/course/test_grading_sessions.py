@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -216,3 +217,18 @@ def test_a_cell_keeps_its_role_by_its_id_where_the_marks_are_lost() -> None:
     target.id = "1234"
     target.metadata = nbformat.from_dict({"id": "ex04-2-answer"})
     assert role_of(target) == role
+
+
+@posix
+def test_a_cell_that_takes_the_timer_away_is_stopped_and_leaves_none_behind() -> None:
+    namespace = new_namespace()
+    source = "import signal, time\n"
+    with pytest.MonkeyPatch.context() as patch:  # what the cell does to this process is undone
+        for name in ("setitimer", "signal", "alarm"):
+            patch.setattr(signal, name, getattr(signal, name))
+            source += f"signal.{name} = lambda *a: None\n"
+        stopped = run_cell(source + "while True: pass", namespace, "takes it away", 0.3)
+        assert stopped is not None and "had not ended" in stopped
+        for number in range(3):  # longer than a timer waits before it tries again
+            later = "import time\ntime.sleep(0.3)"
+            assert run_cell(later, namespace, f"later {number}", 20) is None

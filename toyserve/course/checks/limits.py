@@ -14,6 +14,10 @@ from typing import Any
 
 _AGAIN = 0.2  # seconds between two attempts
 _POLITE = 3  # so many times one exception; then one on every line
+# Kept from the start: a cell may put something else in their place, and a timer that nobody can
+# stop any more would end the cells after it.
+_set_handler, _set_timer = signal.signal, getattr(signal, "setitimer", None)
+_now = time.monotonic
 
 
 class TimeIsUp(BaseException):
@@ -28,7 +32,7 @@ def time_limit(seconds: float) -> Iterator[None]:
     asynchronous exception, which ends everything but a call into C.
     """
     main = threading.current_thread() is threading.main_thread()
-    if main and hasattr(signal, "setitimer"):
+    if main and _set_timer is not None:
         with _by_signal(seconds):
             yield
     else:
@@ -48,13 +52,14 @@ def _by_signal(seconds: float) -> Iterator[None]:
             _raise_on_every_line(frame)
         raise TimeIsUp
 
-    old = signal.signal(signal.SIGALRM, on_alarm)
-    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001), _AGAIN)
+    assert _set_timer is not None
+    old = _set_handler(signal.SIGALRM, on_alarm)
+    _set_timer(signal.ITIMER_REAL, max(seconds, 0.001), _AGAIN)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, old)
+        _set_timer(signal.ITIMER_REAL, 0)
+        _set_handler(signal.SIGALRM, old)
         sys.settrace(tracer)
 
 
@@ -76,12 +81,12 @@ def _by_exception(seconds: float) -> Iterator[None]:
     ident, done = threading.get_ident(), threading.Event()
 
     def watch() -> None:
-        end = time.monotonic() + seconds
-        while not done.wait(max(0.0, end - time.monotonic())):
+        end = _now() + seconds
+        while not done.wait(max(0.0, end - _now())):
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(ident), ctypes.py_object(TimeIsUp)
             )
-            end = time.monotonic() + _AGAIN
+            end = _now() + _AGAIN
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
