@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from toyserve.bench.targets import Target, Verdict
 from toyserve.bench.theirs import their_contestants
 from toyserve.bench.work import BenchClock, Contestant, Served, standard_work
 
+ROOT = Path(__file__).parents[1]
 MICRO = ["--model", "micro", "--quick", "--requests", "6"]
 
 
@@ -184,6 +186,18 @@ def test_help_needs_no_torch():
 
 
 # -- tables ---------------------------------------------------------------------------------------
+
+
+def test_what_the_readme_says_of_an_old_processor_is_what_was_measured():
+    result = json.loads((ROOT / "benchmarks/results/tiny-2-threads-zen1.json").read_text())
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    facts = result["race"]["contestants"][names.CHUNKED]
+    static, continuous = (
+        facts["speedup"][name]["median"] for name in (names.HF_STATIC, names.HF_CONTINUOUS)
+    )
+    assert f"{static:.2f}x as fast as transformers' static batches" in readme
+    assert f"{continuous:.2f}x as fast as its continuous batching" in readme
+    assert f"at {facts['share_of_ideal']:.0%} of that machine's ideal" in readme
 
 
 def test_the_readme_table_has_a_row_per_contestant_and_a_ratio(result):
