@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -143,6 +143,35 @@ def start_all(page: Any) -> None:
     page.wait_for_function(READY, timeout=60_000)
     page.locator(".lm-MenuBar-itemLabel", has_text="Run").first.click()
     page.locator(".lm-Menu-itemLabel", has_text="Run All Cells").first.click()
+
+
+def python(page: Any, code: str) -> str:
+    """Have the kernel run ``code`` and give back its value, as text."""
+    return str(
+        page.evaluate(
+            """async code => {
+          const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+          const future = kernel.requestExecute({code, store_history: false});
+          let value = '';
+          future.onIOPub = msg => {
+            if (msg.header.msg_type === 'execute_result') value = msg.content.data['text/plain'];
+            if (msg.header.msg_type === 'error') value = msg.content.evalue;
+          };
+          await future.done;
+          return value;
+        }""",
+            code,
+        )
+    )
+
+
+def write_notebook(path: Path, cells: Sequence[str]) -> None:
+    """A notebook of code cells that have not been run."""
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(cell) for cell in cells],
+        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
+    )
+    path.write_text(nbformat.writes(notebook), encoding="utf-8")
 
 
 def saved(page: Any, path: Path) -> nbformat.NotebookNode:

@@ -20,7 +20,7 @@ from toyserve.course.checks.examine import judge, observe
 from toyserve.course.checks.feedback import Feedback
 from toyserve.course.checks.honest import require_honest_times
 from toyserve.course.checks.limits import TimeIsUp, time_limit
-from toyserve.course.checks.numbers import close, counted, exactly, require_whole
+from toyserve.course.checks.numbers import close, exactly, require_whole
 from toyserve.course.checks.part import Part, Wrong, load_exercise
 from toyserve.course.checks.plain import NotPlain, canonical, pack, unpack
 from toyserve.course.checks.runs import serve
@@ -28,6 +28,7 @@ from toyserve.course.exercise_check import check_notebook
 from toyserve.course.exercise_progress import find_lab, note_progress, read_progress
 from toyserve.course.workspace import prepare_workspace
 from toyserve.schedulers import ContinuousScheduler
+from toyserve.words import counted
 
 NAME = "04_continuous_batching"
 

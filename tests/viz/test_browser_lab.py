@@ -20,9 +20,11 @@ from browser_for_tests import (
     needs_browser,
     playwright,
     prepare,
+    python,
     saved,
     shots_folder,
     start_all,
+    write_notebook,
 )
 from nbconvert import HTMLExporter
 from nbformat.sign import NotebookNotary
@@ -82,11 +84,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     folder = home / "mein Kurs é"
     prepare(folder, home)
     path = folder / "widgets.ipynb"
-    notebook = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell(source) for source in CELLS.values()],
-        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
-    )
-    path.write_text(nbformat.writes(notebook), encoding="utf-8")
+    write_notebook(path, list(CELLS.values()))
     with jupyterlab(folder, home) as address, chromium() as browser:
         context = browser.new_context(viewport={"width": 1400, "height": 1400})
         context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -237,26 +235,6 @@ def test_what_is_set_in_python_is_what_the_page_shows_and_the_other_way_round(se
     playwright.expect(box.locator(".ts-title")).to_contain_text("one row each")
     python(seen.page, "view.by = 'slot'")
     playwright.expect(box.locator(".ts-title")).to_contain_text("16 slots")
-
-
-def python(page: Any, code: str) -> str:
-    """Have the kernel run ``code`` and give back its value, as text."""
-    return str(
-        page.evaluate(
-            """async code => {
-          const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
-          const future = kernel.requestExecute({code, store_history: false});
-          let value = '';
-          future.onIOPub = msg => {
-            if (msg.header.msg_type === 'execute_result') value = msg.content.data['text/plain'];
-            if (msg.header.msg_type === 'error') value = msg.content.evalue;
-          };
-          await future.done;
-          return value;
-        }""",
-            code,
-        )
-    )
 
 
 # -- playground -----------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ from runs import CLASSIC, STEP, classic, crowd, run, static, tight
 from toyserve.policies import Priority
 from toyserve.schedulers import ChunkedScheduler, ContinuousScheduler, StaticScheduler
 from toyserve.viz import compare, why
-from toyserve.viz.words import counted, format_seconds, listing
+from toyserve.viz.words import format_seconds, listing
+from toyserve.words import counted
 
 
 def test_compare_finds_the_step_in_which_e_is_let_in_or_left_out():

@@ -106,10 +106,12 @@ class _bar:
 def _write(options: argparse.Namespace, results: list[dict[str, Any]], roster: list[str]) -> None:
     from toyserve.course.grading.marks import add_marks
     from toyserve.course.grading.report import to_csv, to_json, write_pages
+    from toyserve.words import counted
 
     if options.marks:
         still = add_marks(results, options.marks)
-        print(f"{options.marks}: {still} explanations without points" if still else "All are read.")
+        missing = f"{options.marks}: {counted(still, 'explanation')} without points"
+        print(missing if still else "All are read.")
     if options.csv:
         options.csv.write_text(to_csv(results, roster), encoding="utf-8-sig", newline="")
     if options.json:
@@ -118,8 +120,9 @@ def _write(options: argparse.Namespace, results: list[dict[str, Any]], roster: l
         print(f"The class's page: {write_pages(results, roster, options.html)}")
     points, out_of = (sum(row[k] for row in results) for k in ("points", "out_of"))
     to_read = sum(part["points"] is None for row in results for part in row["parts"])
-    print(f"{len(results)} submissions graded: {points:g} of {out_of:g} points in all", end="")
-    print(f", {to_read} explanations still to be read." if to_read else ".")
+    left = f", {counted(to_read, 'explanation')} still to be read" if to_read else ""
+    graded = counted(len(results), "submission")
+    print(f"{graded} graded: {points:g} of {out_of:g} points in all{left}.")
     if not (options.csv or options.json or options.html):
         for row in results:
             print(

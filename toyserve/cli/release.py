@@ -26,10 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """0 when it is written. Raises ValueError for what the teacher can mend, a leak too."""
-    from toyserve.course.checks.numbers import counted
     from toyserve.course.exercise_files import chosen, find_solutions
     from toyserve.course.grading.jobs import read_roster
     from toyserve.course.release import release
+    from toyserve.words import counted
 
     learners = list(read_roster(options.roster)) if options.roster else []
     if options.seed is not None and not learners:

@@ -63,7 +63,7 @@ A ``Part`` (see ``toyserve/course/checks/part.py``) has ``observe`` and ``judge`
   it must not trust ``got``: no ``eval``, no method of it. Data of an odd shape may raise what it
   likes; the learner is then told that it has not the form that was asked for.
 - ``expected`` is what your solution gave for the same case. What a learner has to
-  predict stand in no file that learners get: give ``truth=lambda case: …``, which works them out
+  predict stands in no file that learners get: give ``truth=lambda case: …``, which works it out
   (visible cases that depend on the seed have no other expectation anyway), or let the judge do so
   and name in ``expects`` the entries that are kept. ``toyserve/course/checks/kinds.py`` has
   ``prediction`` and ``tuning`` for the two commonest kinds.

@@ -22,6 +22,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from toyserve.words import counted
+
 _PRE = (
     "margin:0;padding:6px 0;overflow-x:auto;font-family:ui-monospace,Menlo,Consolas,monospace;"
     "font-size:13px;line-height:1.4;background:rgba(128,128,128,.08);color:inherit;"
@@ -68,13 +70,10 @@ def show_diff(before: Any, after: Any, *, docstrings: bool = False) -> Shown:
         else:  # what goes, then what comes: two blocks read better than lines taking turns
             rows += [("-", line) for line in old[i:j]] + [("+", line) for line in new[k:end]]
     removed, added = (sum(sign == mark for sign, _ in rows) for mark in "-+")
-    title = f"{_title(before)} → {_title(after)}: {_count(removed)} out, {_count(added)} in"
+    changes = f"{counted(removed, 'line')} out, {counted(added, 'line')} in"
+    title = f"{_title(before)} → {_title(after)}: {changes}"
     text = f"{title}\n" + "\n".join(f"{sign} {line}".rstrip() for sign, line in rows)
     return Shown(text, f'<b>{html.escape(title)}</b><pre style="{_PRE}">{_lines(rows, "x")}</pre>')
-
-
-def _count(number: int) -> str:
-    return f"{number} line" if number == 1 else f"{number} lines"
 
 
 def _lines(rows: Any, signs: str = "") -> str:

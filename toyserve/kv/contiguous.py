@@ -6,7 +6,7 @@ free and useless (external fragmentation); nothing is ever moved.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from toyserve.kv.manager import (
@@ -36,13 +36,7 @@ class ContiguousKV:
 
     def holes(self) -> list[tuple[int, int]]:
         """(first block, number of blocks) of every gap, in order of address."""
-        result, address = [], 0
-        for owner, run in groupby(self.owners, key=lambda o: None if o is None else o.request_id):
-            length = len(list(run))
-            if owner is None:
-                result.append((address, length))
-            address += length
-        return result
+        return holes_of(self.owners)
 
     @property
     def largest_hole(self) -> int:
@@ -129,3 +123,14 @@ class ContiguousKV:
                 owners[block] = request
         if owners != self.owners or self.num_free_blocks != owners.count(None):
             raise KVIntegrityError(f"the address space says {self.owners}, the tables {owners}")
+
+
+def holes_of(owners: Sequence[object | None]) -> list[tuple[int, int]]:
+    """(first block, number of blocks) of every gap between the owned, None being nobody."""
+    result, address = [], 0
+    for free, run in groupby(owners, key=lambda owner: owner is None):
+        length = len(list(run))
+        if free:
+            result.append((address, length))
+        address += length
+    return result

@@ -151,10 +151,11 @@ class TorchAttention:
         all_ids = to_device(np.concatenate(ids), self.pool.data.device)
         blocks = all_ids.split([len(part) for part in ids])
         masks = self._masks_for(lens, batch.decode_blocks.shape[1] * size).split(DECODES_PER_GROUP)
-        for number, (first, last, width) in enumerate(zip(firsts, lasts, widths, strict=True)):
+        parts = zip(firsts, lasts, widths, blocks, masks, strict=True)
+        for first, last, width, own_blocks, own_masks in parts:
             max_len, into = width * size, self._gathered(last - first, width)
-            mask = None if lens[first] == max_len else masks[number][..., :max_len]
-            groups.append(_DecodeGroup(first, last, blocks[number], into, mask))
+            mask = None if lens[first] == max_len else own_masks[..., :max_len]
+            groups.append(_DecodeGroup(first, last, own_blocks, into, mask))
         return groups
 
     def _plan_chunk(self, chunk: Chunk) -> tuple[Chunk, Tensor | None, Tensor | None]:

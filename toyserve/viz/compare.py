@@ -26,7 +26,8 @@ from toyserve.viz.style import (
     theme_of,
 )
 from toyserve.viz.timeline import draw, legend_handles, timeline_height
-from toyserve.viz.words import counted, format_seconds, listing, require_steps
+from toyserve.viz.words import format_seconds, listing, require_steps
+from toyserve.words import counted
 
 
 @dataclass(frozen=True)

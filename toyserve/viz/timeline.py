@@ -30,6 +30,7 @@ from toyserve.viz.style import (
     theme_of,
 )
 from toyserve.viz.words import require_steps, run_name, say_empty, short, step_axis
+from toyserve.words import counted
 
 MAX_ROWS, MAX_SPANS = 64, 3000
 
@@ -163,7 +164,7 @@ def useful_share(spans: list[Span], window: tuple[float, float], num_rows: int) 
 def _title(view: View) -> str:
     name = run_name(view.recording)
     count, num_steps = len(view.story.request_ids), view.story.num_steps
-    who = f"{count:,} request{'' if count == 1 else 's'}"
+    who = counted(count, "request")
     if view.by == "request":
         return f"{name}: {who}, one row each; grey is waiting"
     where = f"{num_steps:,} steps"
@@ -173,5 +174,5 @@ def _title(view: View) -> str:
         if view.window != (0, num_steps):
             where = f"steps {view.window[0] + 1:,.0f} to {view.window[1]:,.0f} of {num_steps:,}"
     share = useful_share(view.story.spans, window, view.num_rows)
-    slots = f"{view.num_rows} slot{'' if view.num_rows == 1 else 's'}"
+    slots = counted(view.num_rows, "slot")
     return f"{name}: {who} in {slots}, {where}; {share:.1%} of the slots' steps did useful work"

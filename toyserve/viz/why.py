@@ -13,7 +13,8 @@ from toyserve.recording import Recording, RequestRecord, StepRecord
 from toyserve.replay import Phase, Work, replay_work
 from toyserve.viz.spans import OUTSIDE, Spans, spans_of
 from toyserve.viz.style import State
-from toyserve.viz.words import counted, format_seconds, listing, require_steps
+from toyserve.viz.words import format_seconds, listing, require_steps
+from toyserve.words import counted
 
 
 @dataclass(frozen=True)

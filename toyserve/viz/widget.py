@@ -19,7 +19,8 @@ from toyserve.viz.still import show_with_still, still_picture, tail_of
 from toyserve.viz.style import check_choice
 from toyserve.viz.why import decide
 from toyserve.viz.widget_data import pack
-from toyserve.viz.words import counted, run_name
+from toyserve.viz.words import run_name
+from toyserve.words import counted
 
 
 class Timeline(anywidget.AnyWidget):

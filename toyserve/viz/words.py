@@ -36,11 +36,6 @@ def listing(names: Sequence[str], limit: int = 6) -> str:
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
 
 
-def counted(number: int, noun: str) -> str:
-    """1 token, 2 tokens."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def step_axis(ax: Axes, low: float, high: float) -> None:
     """Number the steps ``low .. high`` (boundaries, counted from 0) as people do, from 1."""
     ax.set_xlabel("step")

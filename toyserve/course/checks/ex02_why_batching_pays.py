@@ -8,11 +8,12 @@ import numpy as np
 
 from toyserve.costs import RooflineCostModel, StepShape, get_hardware, get_model
 from toyserve.course.checks.kinds import by_property, prediction, tuning
-from toyserve.course.checks.numbers import close, counted, require_number, require_whole, slip, way
+from toyserve.course.checks.numbers import close, require_number, require_whole, slip, way
 from toyserve.course.checks.part import Case, Part, Wrong
 from toyserve.course.checks.pictures import one_timeline
 from toyserve.course.checks.runs import lettered, require_all_served, serve
 from toyserve.schedulers import Scheduler, SchedulerOutput
+from toyserve.words import counted
 
 GPUS = ("t4", "l4", "a100", "h100", "h200")
 

@@ -9,11 +9,12 @@ import numpy as np
 
 from toyserve.course.checks.colleague import Impatient
 from toyserve.course.checks.kinds import prediction, tuning
-from toyserve.course.checks.numbers import close, counted, exactly, require_whole
+from toyserve.course.checks.numbers import close, exactly, require_whole
 from toyserve.course.checks.part import Case, Part, Wrong
 from toyserve.course.checks.pictures import one_timeline, two_timelines
 from toyserve.course.checks.runs import lettered, numbered, require_all_served, same_schedule, serve
 from toyserve.schedulers import ContinuousScheduler, StaticScheduler
+from toyserve.words import counted
 
 
 def together(*answers: int, prompt: int = 4) -> list[list[Any]]:

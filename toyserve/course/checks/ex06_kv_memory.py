@@ -10,7 +10,7 @@ import numpy as np
 from toyserve.costs import RooflineCostModel, cost_model, get_hardware, get_model
 from toyserve.course.checks.colleague import Ledger
 from toyserve.course.checks.kinds import by_property, prediction, tuning
-from toyserve.course.checks.numbers import close, counted, exactly, require_number
+from toyserve.course.checks.numbers import close, exactly, require_number
 from toyserve.course.checks.part import Case, Part, Wrong
 from toyserve.course.checks.pictures import two_maps
 from toyserve.course.checks.places import (
@@ -18,7 +18,6 @@ from toyserve.course.checks.places import (
     comers,
     draw_books,
     holes_before,
-    holes_of,
     placed,
     pool_at,
     slab,
@@ -27,8 +26,10 @@ from toyserve.course.checks.places import (
 )
 from toyserve.course.checks.runs import numbered, require_all_served, same_schedule, serve
 from toyserve.kv import ReservedKV
+from toyserve.kv.contiguous import holes_of
 from toyserve.request import FinishReason
 from toyserve.schedulers import ContinuousScheduler
+from toyserve.words import counted
 
 # -- 06.1: bytes --------------------------------------------------------------------------------
 

@@ -11,13 +11,14 @@ import numpy as np
 
 from toyserve.course.checks.colleague import slots_read
 from toyserve.course.checks.kinds import by_property, prediction, tuning
-from toyserve.course.checks.numbers import close, counted, exactly, require_whole
+from toyserve.course.checks.numbers import close, exactly, require_whole
 from toyserve.course.checks.part import Case, Part, Wrong
 from toyserve.course.checks.pictures import two_maps
 from toyserve.course.checks.places import draw_reads, slots_of
 from toyserve.course.checks.runs import require_all_served, same_schedule, serve
 from toyserve.kv import PagedKV, ReservedKV
 from toyserve.schedulers import ContinuousScheduler
+from toyserve.words import counted
 
 # -- 07.1: as few pieces as possible ------------------------------------------------------------
 

@@ -9,11 +9,12 @@ import numpy as np
 from toyserve.costs import RooflineCostModel, cost_model
 from toyserve.course.checks.colleague import Bully
 from toyserve.course.checks.kinds import prediction, tuning
-from toyserve.course.checks.numbers import close, counted, exactly, require_number
+from toyserve.course.checks.numbers import close, exactly, require_number
 from toyserve.course.checks.part import Case, Part, Wrong
 from toyserve.course.checks.pictures import one_timeline, two_timelines
 from toyserve.course.checks.runs import lettered, numbered, require_all_served, same_schedule, serve
 from toyserve.schedulers import ContinuousScheduler
+from toyserve.words import counted
 
 # -- 09.1: a victim that is not always the same -------------------------------------------------
 

@@ -11,12 +11,13 @@ import numpy as np
 
 from toyserve.course.checks.colleague import Lazy
 from toyserve.course.checks.kinds import by_property, prediction
-from toyserve.course.checks.numbers import close, counted
+from toyserve.course.checks.numbers import close
 from toyserve.course.checks.part import Case, Part, Wrong
 from toyserve.course.checks.pictures import one_timeline
 from toyserve.course.checks.street import run_door, street
 from toyserve.course.checks.wires import people_in, pieces_of, scrapes, wire
 from toyserve.recording import Recording
+from toyserve.words import counted
 
 # -- 14.1: bytes from the wire ------------------------------------------------------------------
 

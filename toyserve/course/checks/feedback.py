@@ -9,8 +9,8 @@ import re
 from typing import Any
 
 from toyserve.course.checks.examine import NOTHING_WRITTEN, Outcome, is_missing
-from toyserve.course.checks.numbers import counted
 from toyserve.course.checks.part import Exercise
+from toyserve.words import counted
 
 # A name with an underscore, a call, or what stands before an equals sign.
 _CODE_FIRST = re.compile(r"^(?:\w+(?= = )|\w*_\w*(?:\(\w*\))?(?=[ :,])|[\w.]+\(\w*\)(?=[ :,]))")

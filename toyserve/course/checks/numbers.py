@@ -12,11 +12,6 @@ from toyserve.course.checks.part import Picture, Wrong
 Slips = Iterable[tuple[float, str]]
 
 
-def counted(number: Any, noun: str) -> str:
-    """So many: "1 token", "3 tokens", "1,200 tokens"."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def require_number(got: Any, what: str) -> float:
     """A number; not True, a text, or NaN, from which nothing is too far. Raises Wrong."""
     if isinstance(got, bool) or not isinstance(got, int | float):
@@ -84,10 +79,8 @@ def close(
     number = require_number(got, what)
     if abs(number - expected) <= rel * abs(expected) + 1e-12:
         return
-    said, shown = (
-        slip(number, slips, near) or otherwise,
-        f"{number:.4g}{' ' + unit if unit else ''}",
-    )
+    said = slip(number, slips, near) or otherwise
+    shown = f"{number:.4g} {unit}".rstrip()
     if said:
         raise Wrong(f"{what} = {shown} {said}", picture)
     off = way(number, expected, high="too high", low="too low")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -11,20 +10,10 @@ import numpy as np
 from toyserve.course.checks.part import Case
 from toyserve.course.checks.runs import serve
 from toyserve.kv import ContiguousKV, ReservedKV
+from toyserve.kv.contiguous import holes_of
 from toyserve.schedulers import ContinuousScheduler
 
 Hole = tuple[int, int]  # first block, number of blocks
-
-
-def holes_of(owners: Sequence[Any]) -> list[Hole]:
-    """Every gap between the owned, None being nobody, in order of address."""
-    result, address = [], 0
-    for free, run in groupby(owners, key=lambda owner: owner is None):
-        length = len(list(run))
-        if free:
-            result.append((address, length))
-        address += length
-    return result
 
 
 def slots_of(table: Sequence[int], positions: range, size: int) -> list[int]:

@@ -16,13 +16,13 @@ from typing import Any
 from toyserve.clock import VirtualClock
 from toyserve.costs import cost_model
 from toyserve.course.checks.honest import require_honest_times
-from toyserve.course.checks.numbers import counted
 from toyserve.course.checks.part import Case, Wrong
 from toyserve.course.checks.pictures import two_timelines
 from toyserve.engine import Engine
 from toyserve.kv import PagedKV
 from toyserve.recording import Recording
 from toyserve.runners import SimulatedRunner, TimedRunner
+from toyserve.words import counted
 from toyserve.workload_types import Workload, WorkloadRequest
 
 # A learner's endless schedule ends here; no case of the course needs as many.

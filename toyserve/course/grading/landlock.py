@@ -53,7 +53,7 @@ def confine(readable: Iterable[Path], writable: Iterable[Path]) -> bool:
     if rules < 0:
         return False
     for place in readable:
-        _allow(rules, place, _READ_FILE | _READ_DIR)
+        _allow(rules, place, kernel.files & (_READ_FILE | _READ_DIR))
     for place in writable:
         _allow(rules, place, kernel.files & ~_EXECUTE)
     libc = ctypes.CDLL(None, use_errno=True)
@@ -74,9 +74,8 @@ def _allow(rules: int, place: Path, rights: int) -> None:
         fd = os.open(place, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return
-    kernel = walls()
-    known = kernel.files if kernel else 0
-    rights &= known if place.is_dir() else known & _OF_A_FILE
+    if not place.is_dir():
+        rights &= _OF_A_FILE
     rule = _PathBeneath(rights, fd)
     _call(_ADD_RULE, ctypes.c_int(rules), ctypes.c_int(_PATH_BENEATH), ctypes.byref(rule),
           ctypes.c_uint32(0))  # fmt: skip
